@@ -1,0 +1,77 @@
+"""Workload: what is asked of a head in one call, apart from the head's own shape and the GPU.
+
+The tuples here are the only lists of the words that name modes, precisions, roundings and L2 states.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from cost_model.errors import BadInput
+
+MODES = ("stepwise", "streaming", "resident")
+"""`stepwise`: kernels for each step, graph-replayed; `streaming`: fused, W2 read again each step; `resident`: W2 stays on chip."""
+
+PRECISIONS = ("bf16", "int8x2")
+"""`bf16`, or `int8x2`: int8 weights against a latent written as two int8 vectors."""
+
+ROUNDINGS = ("once", "twice", "none")
+"""Base plus correction rounded to bf16 once, the correction and then the sum, or compared in fp32."""
+
+L2_STATES = ("warm", "cold", "serving")
+"""Back-to-back calls, L2 flushed between calls, or weights cold with base logits just written."""
+
+MAX_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One call of the head.
+
+    Attributes:
+        batch: rows walked together, 1 to 32.
+        steps: walk length, at least 1.
+        temperature: sampling temperature; 0 is greedy.
+        precision: one of PRECISIONS.
+        rounding: one of ROUNDINGS.
+        l2_state: one of L2_STATES.
+
+    Raises:
+        BadInput: a field is outside what is allowed.
+    """
+
+    batch: int = 1
+    steps: int = 16
+    temperature: float = 0.0
+    precision: str = "int8x2"
+    rounding: str = "once"
+    l2_state: str = "warm"
+
+    def __post_init__(self) -> None:
+        require_whole("batch", self.batch, 1, MAX_BATCH)
+        require_whole("steps", self.steps, 1, None)
+        if not isinstance(self.temperature, (int, float)) or not 0 <= self.temperature < math.inf:
+            raise BadInput(f"temperature is {self.temperature!r}; it must be a finite number of at least 0 (0 is greedy)")
+        require_word("precision", self.precision, PRECISIONS)
+        require_word("rounding", self.rounding, ROUNDINGS)
+        require_word("l2_state", self.l2_state, L2_STATES)
+
+    def as_dict(self) -> dict:
+        """Return the fields as plain values, ready for JSON."""
+        return asdict(self)
+
+
+def require_word(name: str, given: object, allowed: tuple[str, ...]) -> None:
+    """Raise BadInput unless `given` is one of the allowed words."""
+    if given not in allowed:
+        raise BadInput(f"{name} is {given!r}; choose one of {', '.join(allowed)}")
+
+
+def require_whole(name: str, given: object, low: int, high: int | None) -> None:
+    """Raise BadInput unless `given` is a whole number from `low` to `high` (no upper bound where `high` is None)."""
+    allowed = f"at least {low:,}" if high is None else f"from {low:,} to {high:,}"
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise BadInput(f"{name} is {given!r}; it must be a whole number {allowed}")
+    if given < low or (high is not None and given > high):
+        raise BadInput(f"{name} is {given:,}; it must be {allowed}")
