@@ -1,0 +1,79 @@
+# Every target makes the virtual environment that it needs, in .venv, from the versions in constraints.txt.
+# `make` alone lists the targets. Variables that may be set: PYTHON (interpreter for .venv), OUT (folder of `make run`),
+# ARGS (more arguments for `make run` or `make test`).
+
+OUT  ?= out
+ARGS ?=
+VENV := .venv
+PY   := $(VENV)/bin/python
+PIP  := $(PY) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+PINS := pyproject.toml constraints.txt setup.py
+
+# The first interpreter of version 3.11 or newer.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.14; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$name"; break; }; done)
+
+# "gpu" where an NVIDIA GPU of compute capability 8.0 or more is usable, else "cpu". A container may have the device and the
+# driver's library but no nvidia-smi; it counts as usable.
+GPU := $(shell if command -v nvidia-smi >/dev/null 2>&1; then \
+	nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk -F. '$$1 >= 8 { found = 1 } END { print found ? "gpu" : "cpu" }'; \
+	elif [ -e /dev/nvidia0 ] && ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then echo gpu; else echo cpu; fi)
+
+# ",compiler" where no CUDA compiler is found: the extra brings one from wheels.
+COMPILER := $(shell command -v nvcc >/dev/null 2>&1 || [ -x "$$CUDA_HOME/bin/nvcc" ] || [ -x /usr/local/cuda/bin/nvcc ] || echo ,compiler)
+
+ifeq ($(GPU),gpu)
+RUN_EXTRAS := gpu$(COMPILER)
+LAB_EXTRAS := lab,gpu$(COMPILER)
+else
+RUN_EXTRAS :=
+LAB_EXTRAS := lab
+endif
+TEST_EXTRAS := gpu,lab,test$(COMPILER)
+
+.PHONY: help run test lab wheel clean distclean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+run: $(VENV)/.ready-run-$(GPU) ## answer the question: measure on this GPU, or replay recorded runs, into out/
+	@$(PY) -m wts_lab study --out "$(OUT)" $(ARGS)
+
+test: $(VENV)/.ready-test ## run all tests; those that need a GPU or a browser skip with a reason elsewhere
+	@$(PY) -m pytest $(ARGS)
+
+lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
+	@$(PY) -m jupyterlab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+
+wheel: $(VENV)/.ready-test ## build the wheel into dist/
+	@$(PY) -m pip wheel --disable-pip-version-check --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
+
+clean: ## remove what runs, builds and tests left behind
+	@rm -rf "$(OUT)" build dist .pytest_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## the same, and the virtual environment
+	@rm -rf $(VENV)
+
+# One stamp for each set of extras; a change of pins makes it again.
+$(VENV)/.ready-run-cpu $(VENV)/.ready-run-gpu: EXTRAS = $(RUN_EXTRAS)
+$(VENV)/.ready-lab-cpu $(VENV)/.ready-lab-gpu: EXTRAS = $(LAB_EXTRAS)
+$(VENV)/.ready-test: EXTRAS = $(TEST_EXTRAS)
+
+$(VENV)/.ready-%: $(PINS) | $(VENV)/.created
+	@echo "Installing into $(VENV)$(if $(EXTRAS), with $(EXTRAS)): once, then only when the pins change"
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
+	@touch $@
+
+$(VENV)/.created:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Python 3.11 or newer is needed and none was found. Install python3.12, or name one: make PYTHON=/path/to/python3" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is not Python 3.11 or newer. Name one that is: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments: its ensurepip is missing. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
