@@ -23,27 +23,21 @@ from __future__ import annotations
 
 import torch
 
+from cost_model.errors import BadInput
+from cost_model.head import MAX_VOCAB_SIZE, require_rank
+from cost_model.workload import require_whole
+
 TILE_ROWS = 16
 LANES = 32
 FRAGMENT_BYTES = 16  # a lane's part of one tile and k-step
 INT8_DEPTH = 32  # elements of one int8 k-step
 BF16_DEPTH = 16
 LATENT_TAIL_BYTES = 16  # s1, s2, padding
-RANK_STEP = 32
-LARGEST_RANK = 512
-LARGEST_VOCAB = 1 << 20  # the selection word has 20 bits for the index
-
-
-def check_rank(rank: int) -> None:
-    """:raises ValueError: unless ``rank`` is a multiple of 32 from 32 to 512."""
-    if rank < RANK_STEP or rank > LARGEST_RANK or rank % RANK_STEP:
-        raise ValueError(f"rank must be a multiple of {RANK_STEP} from {RANK_STEP} to {LARGEST_RANK}; got {rank}")
 
 
 def check_vocab(vocab_size: int) -> None:
-    """:raises ValueError: unless ``1 ≤ vocab_size ≤ 1,048,576``."""
-    if not 1 <= vocab_size <= LARGEST_VOCAB:
-        raise ValueError(f"the vocabulary must have 1 to {LARGEST_VOCAB} rows (20 index bits in the selection word); got {vocab_size}")
+    """:raises BadInput: unless ``1 ≤ vocab_size ≤ 1,048,576``, what the selection word's index can tell apart."""
+    require_whole("vocab_size", vocab_size, 1, MAX_VOCAB_SIZE)
 
 
 def count_tiles(vocab_size: int) -> int:
@@ -76,7 +70,7 @@ def unpack_matrix_bf16(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:
 def pack_scales(scale: torch.Tensor) -> torch.Tensor:
     """float32 ``[V]`` to float32 ``[tiles * 16]``, zero past the vocabulary."""
     if scale.dim() != 1 or scale.dtype != torch.float32:
-        raise ValueError(f"scales must be float32 [V]; got {scale.dtype} of shape {tuple(scale.shape)}")
+        raise BadInput(f"scales must be float32 [V]; got {scale.dtype} of shape {tuple(scale.shape)}")
     check_vocab(scale.shape[0])
     return _pad_rows(scale[:, None].detach())[:, 0].contiguous()
 
@@ -87,7 +81,7 @@ def pack_latents_int8(q1: torch.Tensor, q2: torch.Tensor, s1: torch.Tensor, s2: 
         _check_latents(codes, torch.int8, name)
     rows, rank = q1.shape
     if q2.shape != q1.shape or s1.shape != (rows,) or s2.shape != (rows,):
-        raise ValueError(
+        raise BadInput(
             f"q1 and q2 must share one shape [N, r], s1 and s2 be [N]; got {tuple(q1.shape)}, {tuple(q2.shape)}, {tuple(s1.shape)}, {tuple(s2.shape)}"
         )
     packed = torch.zeros((rows, 2 * rank + LATENT_TAIL_BYTES), dtype=torch.uint8, device=q1.device)
@@ -135,8 +129,8 @@ def _check_matrix(matrix: torch.Tensor, dtype: torch.dtype, name: str) -> None:
 def _check_latents(matrix: torch.Tensor, dtype: torch.dtype, name: str) -> None:
     """A matrix of any number of rows: right dtype, two dimensions, allowed rank."""
     if matrix.dim() != 2 or matrix.dtype != dtype:
-        raise ValueError(f"{name} must be {dtype} [rows, rank]; got {matrix.dtype} of shape {tuple(matrix.shape)}")
-    check_rank(matrix.shape[1])
+        raise BadInput(f"{name} must be {dtype} [rows, rank]; got {matrix.dtype} of shape {tuple(matrix.shape)}")
+    require_rank(matrix.shape[1])
 
 
 def _pad_rows(matrix: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import torch
 
+from cost_model.errors import BadInput
+
 LARGEST_CODE = 127
 SECOND_VECTOR_STEPS = 254  # s1 / s2: half a step of the first vector is 127 steps of the second
 SMALLEST_NORMAL = 2.0**-126
@@ -24,7 +26,7 @@ def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     :param weight: ``[V, r]``, any floating dtype, any device.
     :returns: codes int8 ``[V, r]`` in −127..127, scales float32 ``[V]``; ``|w − q·scale| ≤ scale/2`` up to fp32 rounding.
-    :raises ValueError: not a floating-point matrix, empty, or a value is not finite (the first such row is named).
+    :raises BadInput: not a floating-point matrix, empty, or a value is not finite (the first such row is named).
     """
     _check_matrix(weight, "weight")
     codes, scale = zip(*(_quantize_row_chunk(weight, start) for start in range(0, len(weight), CHUNK_ROWS)))
@@ -36,7 +38,7 @@ def quantize_latents(latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor,
 
     :param latents: ``[N, r]``, any floating dtype, any device.
     :returns: ``q1, q2`` int8 ``[N, r]`` and ``s1, s2`` float32 ``[N]``; ``|u − s1·q1 − s2·q2| ≤ s2/2`` up to fp32 rounding.
-    :raises ValueError: not a floating-point matrix, empty, or a value is not finite (the first such row is named).
+    :raises BadInput: not a floating-point matrix, empty, or a value is not finite (the first such row is named).
     """
     _check_matrix(latents, "latents")
     chunks = zip(*(_split_latent_chunk(latents, start) for start in range(0, len(latents), CHUNK_ROWS)))
@@ -69,7 +71,7 @@ def _split_latent_chunk(latents: torch.Tensor, start: int) -> tuple[torch.Tensor
 def _check_matrix(matrix: torch.Tensor, name: str) -> None:
     """A floating-point matrix with at least one row and one column."""
     if matrix.dim() != 2 or not matrix.is_floating_point() or not matrix.numel():
-        raise ValueError(
+        raise BadInput(
             f"{name} must be a floating-point matrix [rows, rank] that is not empty; got {matrix.dtype} of shape {tuple(matrix.shape)}"
         )
 
@@ -79,7 +81,7 @@ def _finite_values(matrix: torch.Tensor, start: int, name: str) -> torch.Tensor:
     values = matrix[start : start + CHUNK_ROWS].detach().to(torch.float32)
     if not bool(torch.isfinite(values).all()):
         first_bad = start + int((~torch.isfinite(values)).any(dim=1).nonzero()[0, 0])
-        raise ValueError(f"{name} must be finite to be quantised; row {first_bad} holds NaN or infinity")
+        raise BadInput(f"{name} must be finite to be quantised; row {first_bad} holds NaN or infinity")
     return values
 
 
