@@ -114,7 +114,7 @@ def figure_from_table(path: Path, name: str, table: Mapping, cite: Callable[[obj
     for other in table.get("conflicts", ()):
         check_keys(path, f"a conflict of {name}", other, {"value", "source"}, {"note"})
         reason = f": {other['note']}" if other.get("note") else ""
-        notes.append(f"{other['value']:g} according to {cite(other['source'])}{reason}")
+        notes.append(f"{toml_number(other['value'])} according to {cite(other['source'])}{reason}")
     try:
         source = cite(table["source"])
         return Figure(table["value"], table["unit"], table["kind"], source, table.get("standard_error"), "; ".join(notes))

@@ -49,7 +49,10 @@ READ_CURVE = "read"
 MEASURED_BANDWIDTH_RANGE = (0.6, 1.02)
 """A measured HBM bandwidth outside this share of the datasheet's means that one of the two is wrong."""
 
-_MEMORY_TOLERANCE = 0.1
+_VISIBLE_TOLERANCE = 0.02
+_VISIBLE_SHARE_OF_NOMINAL = (0.97, 1.09)
+"""What drivers show of a nominal size in 10^9 bytes: 0.99 (A100 PCIe) to 1.073 (RTX 4090) over the catalogue."""
+
 _BEYOND_L2 = 8
 """A curve point counts as HBM bandwidth once its footprint is this many times the L2."""
 
@@ -210,8 +213,10 @@ def load_gpu(id_or_alias: str, calibrated: bool = True) -> Gpu:
     if id_or_alias not in list_gpus():
         path = next((other for other in sorted(folder.glob("*.toml")) if id_or_alias in read_facts(other).get("aliases", ())), None)
     if path is None:
+        alike = [one for one in list_gpus() if id_or_alias and one.startswith(id_or_alias)]
+        hint = f" (did you mean {' or '.join(alike)}?)" if alike else ""
         raise UnknownGpu(
-            f"unknown GPU {id_or_alias!r}; known are {', '.join(list_gpus())}. "
+            f"unknown GPU {id_or_alias!r}{hint}; known are {', '.join(list_gpus())}. "
             "For another SKU add its facts under data/gpus as data/README.md describes"
         )
     gpu = gpu_from_file(path)
@@ -231,22 +236,23 @@ def recognise_gpu(name: str, sm_count: int, memory_bytes: int | None = None) -> 
         UnknownGpu: no SKU fits, or the name fits but the multiprocessors do not (a MIG or MPS share of a GPU).
         AmbiguousGpu: several SKUs fit; lists them and asks for an id.
     """
-    named = [gpu for gpu in (load_gpu(one) for one in list_gpus()) if _name_fits(name, gpu)]
-    exact = [gpu for gpu in named if _words(name) in [_words(known) for known in gpu.driver_names]]
-    candidates = [gpu for gpu in exact or named if not gpu.has("sm_count") or gpu.sm_count == sm_count]
+    whole = re.split(r"\bMIG\b", name, maxsplit=1)[0]
+    named = [gpu for gpu in (load_gpu(one, calibrated=False) for one in list_gpus()) if _name_fits(whole, gpu)]
+    exact = [gpu for gpu in named if _words(whole) in [_words(known) for known in gpu.driver_names]]
+    candidates = [gpu for gpu in exact or named if gpu.sm_count == sm_count]
     if memory_bytes is not None:
         candidates = [gpu for gpu in candidates if _memory_fits(memory_bytes, gpu)]
     if len(candidates) == 1:
-        return candidates[0]
+        return load_gpu(candidates[0].id)
     told = f"{name!r} with {sm_count} multiprocessors" + (f" and {memory_bytes:,} bytes" if memory_bytes is not None else "")
     if candidates:
         ids = ", ".join(gpu.id for gpu in candidates)
         raise AmbiguousGpu(f"the device {told} may be any of {ids}; say which with --gpu")
     if named:
-        seen = ", ".join(f"{gpu.id} ({gpu.sm_count} multiprocessors)" for gpu in named)
+        seen = ", ".join(f"{gpu.id} ({gpu.sm_count} multiprocessors)" for gpu in exact or named)
         raise UnknownGpu(
-            f"the device {told} is named like {seen}, but does not match it; a MIG or MPS share, or another SKU, is not "
-            "in the catalogue. Measure on the whole GPU, or add the share under data/gpus"
+            f"the device {told} is named like {seen} but differs from it: a MIG or MPS share of that GPU, or a SKU that is "
+            "not in the catalogue. Measure on the whole GPU, or add the share under data/gpus"
         )
     raise UnknownGpu(f"the device {told} is not in the catalogue; known are {', '.join(list_gpus())}")
 
@@ -328,8 +334,8 @@ def _name_fits(name: str, gpu: Gpu) -> bool:
 
 
 def _memory_fits(memory_bytes: int, gpu: Gpu) -> bool:
-    """Tell whether a memory size is within 10 % of what the driver shows or the maker names; unknown fits."""
-    sizes = [gpu.value("dram_visible_bytes")] if gpu.has("dram_visible_bytes") else []
-    if gpu.has("dram_nominal_gb"):
-        sizes.append(gpu.value("dram_nominal_gb") * BYTES_PER_GB)
-    return not sizes or any(abs(memory_bytes / size - 1) <= _MEMORY_TOLERANCE for size in sizes)
+    """Tell whether a memory size is what the driver shows for the SKU, or plausible for its nominal size; unknown fits."""
+    if gpu.has("dram_visible_bytes") and abs(memory_bytes / gpu.value("dram_visible_bytes") - 1) <= _VISIBLE_TOLERANCE:
+        return True
+    low, high = _VISIBLE_SHARE_OF_NOMINAL
+    return not gpu.has("dram_nominal_gb") or low <= memory_bytes / (gpu.value("dram_nominal_gb") * BYTES_PER_GB) <= high

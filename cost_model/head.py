@@ -106,11 +106,10 @@ def require_rank(rank: object) -> None:
     """Raise BadInput unless the rank is a multiple of 32 from 32 to 512."""
     require_whole("rank", rank, 1, MAX_RANK)
     if rank % RANK_MULTIPLE:
-        below, above = rank // RANK_MULTIPLE * RANK_MULTIPLE, -(-rank // RANK_MULTIPLE) * RANK_MULTIPLE
-        nearest = f"{below} or {above}" if below else f"{above}"
+        above = -(-rank // RANK_MULTIPLE) * RANK_MULTIPLE
         raise BadInput(
             f"rank is {rank}; it must be a multiple of {RANK_MULTIPLE} up to {MAX_RANK}. "
-            f"Pad the weights with zero columns to a rank of {nearest if not below else above}, or plan for {nearest}"
+            f"Pad W1 and W2 with zero columns to rank {above}, which changes no product"
         )
 
 

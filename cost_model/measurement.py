@@ -3,8 +3,8 @@
 A record is immutable: it is written whole or not at all, and never over another. A reader refuses unknown columns, unknown
 versions, and values that cannot be. What is not known is null, never a stand-in number.
 
-`WALK_COLUMNS` and `ROUND_COLUMNS` give each column's name, type and meaning, in order; `data/README.md` prints the same
-list for people. pyarrow and pandas are imported where they are used.
+`cost_model.record_columns` lists the columns with their types and meanings; this module is the only one that reads and
+writes them. pyarrow and pandas are imported where they are used.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_model.errors import BadInput
-from cost_model.head import HEAD_KINDS
-from cost_model.workload import L2_STATES, MODES, PRECISIONS, ROUNDINGS
+from cost_model.record_columns import RECORD_SCHEMA_VERSION, ROUND_FACTS, WALK_FACTS, Column, column_fault
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-RECORD_SCHEMA_VERSION = 1
 RECORD_SUFFIX = ".parquet"
 NO_PROBE = "none"
 """Value of `probe` in a row that times a whole walk."""
@@ -37,112 +34,17 @@ class RecordError(BadInput):
     """A record, or a row meant for one, breaks the format. The message names the file and the reason."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of a record.
-
-    Attributes:
-        name: column name, ending in its unit where it has one.
-        kind: text, whole (int64), number (float64), flag (bool) or numbers (list of float64).
-        meaning: one line for the dictionary.
-        words: allowed values of a text column; empty where any text may stand.
-        low: least allowed number; None where any number may stand.
-        required: whether null is refused.
-    """
-
-    name: str
-    kind: str
-    meaning: str
-    words: tuple[str, ...] = ()
-    low: float | None = None
-    required: bool = False
-
-
-_PROVENANCE = (
-    Column("schema_version", "whole", "version of this format", low=1, required=True),
-    Column("run_id", "text", "one id for all rows of one command", required=True),
-    Column("process_index", "whole", "which of the run's processes, from 0; each has fresh allocations", low=0, required=True),
-    Column("recorded_at_utc", "text", "time of the row, ISO 8601 in UTC", required=True),
-    Column("command", "text", "command line that made the run"),
-    Column("git_commit", "text", "commit of the code"),
-    Column("git_dirty", "flag", "whether tracked files differed from the commit"),
-    Column("wts_lab_version", "text", "version of the package"),
-    Column("gpu_name", "text", "device name from the driver"),
-    Column("gpu_sm_count", "whole", "multiprocessors that the process saw", low=1),
-    Column("driver_version", "text", "NVIDIA driver"),
-    Column("cuda_version", "text", "CUDA that the kernels were built with"),
-    Column("torch_version", "text", "torch"),
-    Column("sm_clock_mhz_before", "number", "clock of the multiprocessors before the samples", low=0),
-    Column("sm_clock_mhz_after", "number", "the same after them", low=0),
-    Column("throttle_reasons", "text", "reasons the driver gave for a lower clock, joined by commas; `none` where it gave none"),
-)
-
-WALK_FACTS = (
-    *_PROVENANCE,
-    Column("l2_state", "text", "warm, cold or serving", words=L2_STATES),
-    Column("implementation", "text", "wts, torch-stepwise, or an engine with version", required=True),
-    Column("variant", "text", "path within the implementation"),
-    Column("mode", "text", "stepwise, streaming or resident", words=MODES),
-    Column("precision", "text", "bf16 or int8x2", words=PRECISIONS),
-    Column("rounding", "text", "once, twice or none", words=ROUNDINGS),
-    Column("head_kind", "text", "markov, gated, rnn or domino", words=HEAD_KINDS),
-    Column("vocab_size", "whole", "rows of W2 that may be chosen", low=1),
-    Column("target_vocab_size", "whole", "rows of W1", low=1),
-    Column("padded_vocab_size", "whole", "rows of W2 as stored", low=1),
-    Column("rank", "whole", "elements of the latent", low=1),
-    Column("hidden_size", "whole", "elements of the backbone's hidden vector", low=1),
-    Column("gru_size", "whole", "elements of the GRU state", low=1),
-    Column("candidate_pool", "whole", "candidates rescored; null for the whole vocabulary", low=0),
-    Column("batch", "whole", "rows walked together", low=1),
-    Column("steps", "whole", "walk length of each timed call; for a probe, its repetitions in a call", low=0),
-    Column("temperature", "number", "sampling temperature, 0 is greedy", low=0),
-    Column("logits_kept", "flag", "whether the step logits were stored"),
-    Column("grid_blocks", "whole", "thread blocks launched", low=1),
-    Column("warps", "whole", "warps a block", low=1),
-    Column("register_tiles", "whole", "tiles a block keeps in registers", low=0),
-    Column("shared_tiles", "whole", "tiles a block keeps in shared memory", low=0),
-    Column("tensor_tiles", "whole", "tiles a block keeps in tensor memory", low=0),
-    Column("streamed_tiles", "whole", "tiles a block reads again each step", low=0),
-    Column("staging_tiles", "whole", "tiles of on-chip landing space for streamed ones", low=0),
-    Column("exchange", "text", "how the blocks agree on the winning token"),
-    Column("probe", "text", "what the row isolates; `none` for a whole walk", required=True),
-    Column("work_bytes", "whole", "bytes that one call moves, for a probe", low=0),
-    Column("work_operations", "whole", "operations that one call does, for a probe", low=0),
-    Column("repeats", "whole", "samples asked for", low=1),
-    Column("registers_per_thread", "whole", "as ptxas reports", low=0),
-    Column("spill_bytes", "whole", "as ptxas reports", low=0),
-    Column("samples_us", "numbers", "time of every kept call in microseconds, in order", low=0, required=True),
-    Column("samples_dropped", "whole", "samples dropped because the GPU throttled", low=0),
-    Column("tokens_match", "number", "share of tokens equal to the twin's; under 1 is a wrong kernel", low=0),
-    Column("tokens_agree_reference", "number", "share equal to the bf16 reference, teacher-forced", low=0),
-)
-
-ROUND_FACTS = (
-    *_PROVENANCE,
-    Column("phase", "text", "part of the round that was timed", required=True),
-    Column("target", "text", "target model"),
-    Column("concurrency", "whole", "requests served together", low=1),
-    Column("context_tokens", "whole", "tokens of context a request", low=0),
-    Column("draft_tokens", "whole", "tokens drafted a round", low=1),
-    Column("head_implementation", "text", "implementation of the head in that round"),
-    Column("head_mode", "text", "stepwise, streaming or resident", words=MODES),
-    Column("samples_us", "numbers", "time of every kept sample in microseconds, in order", low=0, required=True),
-    Column("samples_dropped", "whole", "samples dropped because the GPU throttled", low=0),
-)
-
 WALK_COLUMNS = tuple(column.name for column in WALK_FACTS)
 ROUND_COLUMNS = tuple(column.name for column in ROUND_FACTS)
-_SHARES = ("tokens_match", "tokens_agree_reference")
+FORMATS = {"walk": WALK_FACTS, "round": ROUND_FACTS}
+"""Columns of each record format, by its name."""
 
 
-def walk_schema() -> pyarrow.Schema:
-    """Return the Arrow schema of a walk record."""
-    return _schema(WALK_FACTS)
-
-
-def round_schema() -> pyarrow.Schema:
-    """Return the Arrow schema of a round record."""
-    return _schema(ROUND_FACTS)
+def __getattr__(name: str) -> pyarrow.Schema:
+    """Return WALK_SCHEMA or ROUND_SCHEMA, the Arrow schemas, built when asked for so that importing needs no pyarrow."""
+    if name in ("WALK_SCHEMA", "ROUND_SCHEMA"):
+        return _schema(FORMATS[name.removesuffix("_SCHEMA").lower()])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def walk_row(**facts: object) -> dict:
@@ -151,12 +53,12 @@ def walk_row(**facts: object) -> dict:
     Raises:
         RecordError: a name is not a column.
     """
-    return _row("walk", ROUND_OR_WALK["walk"], facts)
+    return _row("walk", facts)
 
 
 def round_row(**facts: object) -> dict:
     """Return a row of a round record with every column; see `walk_row`."""
-    return _row("round", ROUND_OR_WALK["round"], facts)
+    return _row("round", facts)
 
 
 def write_walk(path: Path | str, rows: Iterable[Mapping]) -> Path:
@@ -237,9 +139,6 @@ def record_path(folder: Path | str, gpu_id: str, utc: datetime, case: str) -> Pa
     return Path(folder) / gpu_id / f"{utc.astimezone(timezone.utc):%Y-%m-%d}-{case}{RECORD_SUFFIX}"
 
 
-ROUND_OR_WALK = {"walk": WALK_FACTS, "round": ROUND_FACTS}
-
-
 def _schema(columns: tuple[Column, ...]) -> pyarrow.Schema:
     """Build the Arrow schema of some columns."""
     import pyarrow
@@ -251,8 +150,9 @@ def _schema(columns: tuple[Column, ...]) -> pyarrow.Schema:
     return pyarrow.schema([pyarrow.field(column.name, types[column.kind], not column.required) for column in columns])
 
 
-def _row(format_name: str, columns: tuple[Column, ...], facts: Mapping) -> dict:
+def _row(format_name: str, facts: Mapping) -> dict:
     """Spread facts over the columns of a format."""
+    columns = FORMATS[format_name]
     unknown = sorted(facts.keys() - {column.name for column in columns})
     if unknown:
         raise RecordError(f"a {format_name} row has no column {', '.join(unknown)}; columns are in data/README.md")
@@ -279,7 +179,7 @@ def _write(path: Path, columns: tuple[Column, ...], rows: Iterable[Mapping]) -> 
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            parquet.write_table(table, file, compression="zstd")
+            parquet.write_table(table, file, compression="zstd", write_page_checksum=True)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -324,11 +224,11 @@ def _arrow_columns(path: Path) -> list[str]:
 
 def _format_of(path: Path, names: list[str]) -> str:
     """Tell which format a file's columns make, or raise RecordError saying what differs from the nearest one."""
-    for format_name, columns in ROUND_OR_WALK.items():
+    for format_name, columns in FORMATS.items():
         if names == [column.name for column in columns]:
             return format_name
     nearest = "round" if "phase" in names else "walk"
-    expected = [column.name for column in ROUND_OR_WALK[nearest]]
+    expected = [column.name for column in FORMATS[nearest]]
     unknown = [name for name in names if name not in expected]
     missing = [name for name in expected if name not in names]
     reasons = [f"unknown columns {', '.join(unknown)}"] * bool(unknown) + [f"no columns {', '.join(missing)}"] * bool(missing)
@@ -344,12 +244,12 @@ def _read(path: Path, format_name: str) -> pandas.DataFrame:
     found = _format_of(path, _arrow_columns(path))
     if found != format_name:
         raise RecordError(f"{path}: is a {found} record, not a {format_name} record")
-    columns = ROUND_OR_WALK[format_name]
+    columns = FORMATS[format_name]
     try:
-        table = parquet.ParquetFile(path).read()
+        table = parquet.ParquetFile(path, page_checksum_verification=True).read()
         _check_types(path, columns, table)
         _check(path, columns, table)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: is not a whole Parquet file ({error})") from error
     return pandas.DataFrame({column.name: _series(column, table[column.name]) for column in columns}, columns=list(table.column_names))
 
@@ -381,37 +281,9 @@ def _check(path: Path, columns: tuple[Column, ...], table: pyarrow.Table) -> Non
     for column in columns:
         values = table[column.name].to_pylist()
         for number, value in enumerate(values):
-            reason = _fault(column, value)
+            reason = column_fault(column, value)
             if reason:
                 raise RecordError(f"{path}: row {number}: {column.name} {reason}")
-
-
-def _fault(column: Column, value: object) -> str | None:
-    """Return why a value cannot stand in a column, or None if it can."""
-    if value is None:
-        return "is null, but must be known" if column.required else None
-    if column.name == "schema_version" and value != RECORD_SCHEMA_VERSION:
-        return f"is {value}; this code reads version {RECORD_SCHEMA_VERSION}"
-    if column.name == "recorded_at_utc":
-        return None if _is_utc(value) else f"is {value!r}; write ISO 8601 in UTC, such as 2026-01-31T12:00:00Z"
-    if column.words and value not in column.words:
-        return f"is {value!r}; it must be one of {', '.join(column.words)}"
-    numbers = value if column.kind == "numbers" else [value] if column.kind in ("whole", "number") else []
-    for one in numbers:
-        if one is None or not math.isfinite(one) or (column.low is not None and one < column.low):
-            return f"holds {one!r}; it must be finite and at least {column.low:g}"
-    if column.name in _SHARES and value > 1:
-        return f"is {value!r}; a share is at most 1"
-    return None
-
-
-def _is_utc(text: str) -> bool:
-    """Tell whether a text is an ISO 8601 time with the zone UTC."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return moment.tzinfo is not None and moment.utcoffset() == timezone.utc.utcoffset(None)
 
 
 def _plain(value: object) -> object:
