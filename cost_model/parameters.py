@@ -1,0 +1,290 @@
+"""Parameters of the cost model for one GPU: each with its value, kind, source and relative error.
+
+Order of resolution for a parameter: the GPU's own figure (calibrated or published), else its value carried over from the
+reference GPU by a rule that scales with datasheet facts, kind `transferred`. The reference is the H200: its calibration
+where `data/gpus/calibrated/` has one, else `data/parameters/reference.toml` (published microbenchmarks). A datasheet fact
+that a rule needs and the GPU lacks raises `MissingFact`; nothing is invented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cost_model.catalogue import CatalogueError, check_keys, check_version, read_facts
+from cost_model.gpu import READ_CURVE, BandwidthCurve, Figure, Gpu, MissingFact, load_gpu
+from cost_model.paths import data_root
+
+REFERENCE_GPU = "h200-sxm"
+REFERENCE_SCHEMA_VERSION = 1
+
+RELATIVE_ERROR_BY_KIND: Mapping[str, float] = {
+    "datasheet": 0.05, "microbenchmark": 0.15, "measured": 0.02, "derived": 0.15, "transferred": 0.30,
+}
+"""Assumed relative standard error of a figure that states none; for a measured one also the least (day, board, placement)."""
+
+RESIDUALS: Mapping[str, str] = {
+    "fused_overhead_us": "a fused step beyond its named terms: blocks that drift apart, issue stalls, barriers",
+    "stream_efficiency": "share of the probe's read bandwidth that the walk's own streaming reaches",
+    "stepwise_selection_us": "selection kernels of the torch-stepwise reference",
+}
+"""The global residual coefficients that walk measurements may fix: these three and no more."""
+
+MODEL_ERROR = "model_relative_error"
+"""Figure of a calibrated GPU: relative error that the terms leave, from the calibration's own residuals."""
+
+DEFAULT_MODEL_ERROR = 0.15
+"""The same for a GPU whose walks were never measured."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One number of the model.
+
+    Attributes:
+        value: in the unit that the name says (a ratio where it says none).
+        kind: one of `gpu.KINDS`.
+        source: document, record or rule.
+        relative_error: standard error / value.
+    """
+
+    value: float
+    kind: str
+    source: str
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """All parameters of one GPU.
+
+    Attributes:
+        gpu_id: whose they are.
+        by_name: parameter name -> Parameter.
+        curve: whole-chip read bandwidth over footprint.
+        calibrated: whether walks on this GPU fixed the residual coefficients.
+        model_error: relative error of the terms themselves.
+        unresolved: parameter name -> facts that its transfer rule lacks.
+    """
+
+    gpu_id: str
+    by_name: Mapping[str, Parameter]
+    curve: BandwidthCurve
+    calibrated: bool
+    model_error: float
+    unresolved: Mapping[str, tuple[str, ...]]
+
+    def only(self, gpu: Gpu, names: Iterable[str]) -> dict[str, Parameter]:
+        """Return the named parameters, or raise MissingFact with every fact that they lack."""
+        names = tuple(names)
+        gpu.require(sorted({fact for name in names for fact in self.unresolved.get(name, ())}))
+        return {name: self.by_name[name] for name in names}
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Parameter name -> value."""
+        return {name: parameter.value for name, parameter in self.by_name.items()}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Parameter name -> kind."""
+        return {name: parameter.kind for name, parameter in self.by_name.items()}
+
+
+def relative_error(figure: Figure) -> float:
+    """Relative standard error of a figure: its own, or the assumed one of its kind; never below the measured kind's."""
+    assumed = RELATIVE_ERROR_BY_KIND[figure.kind]
+    if figure.standard_error is None or figure.value == 0:
+        return assumed
+    return max(figure.standard_error / figure.value, RELATIVE_ERROR_BY_KIND["measured"])
+
+
+def resolve(gpu: Gpu) -> Parameters:
+    """Return the parameters of a GPU; remembered for as long as few other GPUs are asked about.
+
+    A parameter whose transfer rule lacks a fact is left out and listed in `unresolved`; `Parameters.only` raises for it.
+
+    Raises:
+        MissingFact: a fact that every prediction needs is not known; all missing ones are named.
+    """
+    return _resolve(ByIdentity(gpu))
+
+
+@dataclass(frozen=True, eq=False)
+class ByIdentity:
+    """A cache key that is equal only for the same object: comparing whole GPUs would cost more than a prediction."""
+
+    gpu: Gpu
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and other.gpu is self.gpu
+
+    def __hash__(self) -> int:
+        return id(self.gpu)
+
+
+@lru_cache(maxsize=64)
+def _resolve(key: ByIdentity) -> Parameters:
+    """Resolve once for one Gpu object."""
+    gpu, reference = key.gpu, _reference()
+    needed = {"sm_count", "boost_clock_mhz", "dram_bandwidth_bytes_per_s"}
+    if READ_CURVE not in gpu.curves:
+        needed |= set(_CURVE_FACTS)
+    gpu.require(sorted(needed))
+    by_name, unresolved = {}, {}
+    for name, rule in _RULES.items():
+        missing = tuple(fact for fact in rule.facts if not gpu.has(fact))
+        if gpu.has(name):
+            by_name[name] = _own(gpu.figures[name])
+        elif missing:
+            unresolved[name] = missing
+        else:
+            by_name[name] = _transferred(name, gpu, reference)
+    curve = gpu.curves[READ_CURVE] if READ_CURVE in gpu.curves else _transferred_curve(gpu, reference)
+    curve_figure = max(curve.figures, key=relative_error)
+    by_name["read_curve_scale"] = Parameter(1.0, curve_figure.kind, curve_figure.source, relative_error(curve_figure))
+    calibrated = gpu.has("fused_overhead_us") and gpu.figure("fused_overhead_us").kind == "measured"
+    model_error = gpu.value(MODEL_ERROR) if gpu.has(MODEL_ERROR) else DEFAULT_MODEL_ERROR
+    return Parameters(gpu.id, by_name, curve, calibrated, model_error, unresolved)
+
+
+def _own(figure: Figure) -> Parameter:
+    """Return a GPU's own figure as a parameter."""
+    return Parameter(figure.value, figure.kind, figure.source, relative_error(figure))
+
+
+# --- transfer rules -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a parameter of the reference becomes another GPU's.
+
+    Attributes:
+        says: the rule in words.
+        facts: datasheet facts that both GPUs must have.
+        factor: (gpu, reference) -> factor on the reference's value.
+    """
+
+    says: str
+    facts: tuple[str, ...]
+    factor: Callable[[Gpu, Gpu], float]
+
+
+def _ratio(*facts: str) -> Callable[[Gpu, Gpu], float]:
+    """Factor that is the product of the ratios of facts; a fact after a `/` divides."""
+    def factor(gpu: Gpu, reference: Gpu) -> float:
+        product = 1.0
+        for fact in facts:
+            name = fact.removeprefix("/")
+            ratio = gpu.value(name) / reference.value(name)
+            product = product / ratio if fact.startswith("/") else product * ratio
+        return product
+    return factor
+
+
+_SAME = Rule("carried over unchanged", (), lambda gpu, reference: 1.0)
+_BY_CLOCK = Rule("cycles carried over, at this clock", ("boost_clock_mhz",), _ratio("/boost_clock_mhz"))
+_BY_DRAM = Rule("same share of the datasheet's bandwidth", ("dram_bandwidth_bytes_per_s",), _ratio("dram_bandwidth_bytes_per_s"))
+
+MMA_SHARE_BY_CAPABILITY: Mapping[tuple[int, int], tuple[float, float]] = {
+    (8, 0): (0.97, 0.996), (8, 6): (0.97, 0.996), (8, 9): (1.0, 1.0), (9, 0): (0.65, 0.65), (10, 0): (0.25, 0.25),
+    (10, 3): (0.93, 0.25), (12, 0): (1.0, 1.0), (12, 1): (1.0, 1.0),
+}
+"""Share of the dense tensor rate that `mma.sync` reaches, (int8, bf16), by compute capability. Luo et al. 2024 for 8.0, 8.9 and
+9.0; QuickRunCUDA's B300 for 10.3 and, its bf16 ratio carried to both precisions, 10.0; an RTX 5090's 931 Top/s for 12.0."""
+
+
+def _mma_factor(fact: str, column: int) -> Callable[[Gpu, Gpu], float]:
+    """Datasheet rate a multiprocessor times the share of `mma.sync`, as a ratio to the reference's."""
+    def of(gpu: Gpu) -> float:
+        if gpu.compute_capability not in MMA_SHARE_BY_CAPABILITY:
+            raise MissingFact(f"{gpu.id}: the share of the tensor rate that mma.sync reaches at compute capability "
+                              f"{gpu.compute_capability} is not known; run `wts-lab calibrate` on that GPU")
+        share = MMA_SHARE_BY_CAPABILITY[gpu.compute_capability][column]
+        return gpu.value(fact) / gpu.value("sm_count") * share
+    return lambda gpu, reference: of(gpu) / of(reference)
+
+
+_RULES: Mapping[str, Rule] = {
+    "exchange_us": _SAME,
+    "l2_latency_us": _BY_CLOCK,
+    "hbm_latency_us": _SAME,
+    "shared_read_bytes_per_s_per_sm": Rule("128 bytes a cycle at this clock", ("boost_clock_mhz",), _ratio("boost_clock_mhz")),
+    "mma_s8_ops_per_s_per_sm": Rule("share of the dense int8 rate that mma.sync reaches", ("int8_dense_ops_per_s",), _mma_factor("int8_dense_ops_per_s", 0)),
+    "mma_bf16_flops_per_s_per_sm": Rule("share of the dense bf16 rate that mma.sync reaches", ("bf16_dense_flops_per_s",), _mma_factor("bf16_dense_flops_per_s", 1)),
+    "graph_launch_us": _SAME,
+    "cooperative_launch_us": _SAME,
+    "graph_node_us": _SAME,
+    "hbm_read_bytes_per_s": _BY_DRAM,
+    "epilogue_cycles_per_tile": _SAME,
+    "fused_overhead_us": _BY_CLOCK,
+    "stream_efficiency": _SAME,
+    "stepwise_selection_us": _BY_CLOCK,
+}
+_CURVE_FACTS = ("l2_bytes", "sm_count", "boost_clock_mhz", "dram_bandwidth_bytes_per_s")
+
+
+def _transferred(name: str, gpu: Gpu, reference: Gpu) -> Parameter:
+    """Carry one parameter over from the reference GPU."""
+    rule, figure = _RULES[name], reference.figure(name)
+    same = gpu.id == reference.id
+    kind = figure.kind if same else "transferred"
+    source = figure.source if same else f"{reference.id}: {rule.says} ({figure.source})"
+    error = relative_error(figure) if same else max(RELATIVE_ERROR_BY_KIND["transferred"], relative_error(figure))
+    return Parameter(figure.value * rule.factor(gpu, reference), kind, source, error)
+
+
+def _transferred_curve(gpu: Gpu, reference: Gpu) -> BandwidthCurve:
+    """Carry the read curve over: footprints scale with L2, rates below L2's size with multiprocessors × clock, beyond twice
+    L2 with DRAM bandwidth, and between them with the geometric mean."""
+    curve = reference.curves[READ_CURVE]
+    if gpu.id == reference.id:
+        return curve
+    on_chip = _ratio("sm_count", "boost_clock_mhz")(gpu, reference)
+    dram = _ratio("dram_bandwidth_bytes_per_s")(gpu, reference)
+    size = _ratio("l2_bytes")(gpu, reference)
+    figures = []
+    for footprint, figure in zip(curve.footprints_bytes, curve.figures):
+        share = footprint / reference.value("l2_bytes")
+        factor = on_chip if share <= 1 else dram if share >= 2 else (on_chip * dram) ** 0.5
+        figures.append(Figure(figure.value * factor, figure.unit, "transferred", f"{reference.id}, scaled ({figure.source})"))
+    return BandwidthCurve(tuple(footprint * size for footprint in curve.footprints_bytes), tuple(figures))
+
+
+# --- the reference --------------------------------------------------------------------------------------------------------
+
+
+def _reference() -> Gpu:
+    """Return the reference GPU with every parameter: calibrated figures first, published ones for what is left."""
+    calibrated = load_gpu(REFERENCE_GPU)
+    figures, curves = published_reference()
+    return _merged(calibrated, figures, curves)
+
+
+def _merged(gpu: Gpu, figures: Mapping[str, Figure], curves: Mapping[str, BandwidthCurve]) -> Gpu:
+    """Add what the GPU lacks."""
+    return gpu.with_figures({name: figure for name, figure in figures.items() if not gpu.has(name)},
+                            {name: curve for name, curve in curves.items() if name not in gpu.curves})
+
+
+def published_reference() -> tuple[Mapping[str, Figure], Mapping[str, BandwidthCurve]]:
+    """Return the reference GPU's published figures and curves from `data/parameters/reference.toml`."""
+    return _published(data_root() / "parameters" / "reference.toml")
+
+
+@lru_cache(maxsize=4)
+def _published(path) -> tuple[Mapping[str, Figure], Mapping[str, BandwidthCurve]]:
+    facts = read_facts(path)
+    check_version(path, facts, REFERENCE_SCHEMA_VERSION)
+    check_keys(path, "the file", facts, {"schema_version", "gpu", "figures", "curves"})
+    if facts["gpu"] != REFERENCE_GPU:
+        raise CatalogueError(f"{path}: is about {facts['gpu']!r}; the reference GPU is {REFERENCE_GPU}")
+    figures = {name: Figure(**table) for name, table in facts["figures"].items()}
+    curves = {}
+    for name, points in facts["curves"].items():
+        ordered = sorted(points, key=lambda point: point["footprint_bytes"])
+        fields = [{key: value for key, value in point.items() if key != "footprint_bytes"} for point in ordered]
+        curves[name] = BandwidthCurve(tuple(point["footprint_bytes"] for point in ordered), tuple(Figure(**one) for one in fields))
+    return figures, curves

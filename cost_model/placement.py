@@ -1,0 +1,301 @@
+"""Placement: where the tiles of W2 lie in a block, and the planner that fills registers and shared memory.
+
+Counts are tiles of one thread block. Tile i of a block belongs to warp i % warps, slot i // warps; a warp's slots are
+ordered by tier: registers, shared memory, then streamed through the staging ring. So all counts but `tensor_tiles` are
+multiples of `warps`.
+
+What the compiler allows is a small model (`KernelLimits`), checked against ptxas for every placement that is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+from cost_model import terms
+from cost_model.errors import BadInput
+from cost_model.gpu import Gpu
+from cost_model.head import Head
+from cost_model.parameters import ByIdentity
+from cost_model.units import us_from_cycles
+from cost_model.workload import require_whole, require_word
+
+DEFAULT_WARPS = 8
+THREADS_A_WARP = 32
+REGISTER_BYTES = 4
+MAX_WARPS = 32
+ROWS_A_BLOCK = 1 << 16
+"""A row's index in its block has 16 bits in the kernel."""
+
+
+class PlanError(BadInput):
+    """No placement fits; the message says what is needed and what there is."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Tiles of one block by tier.
+
+    Attributes:
+        warps: warps of the block, 1 to 32.
+        register_tiles, shared_tiles: resident tiles.
+        streamed_tiles: tiles read again in each step.
+        staging_tiles: landing space in shared memory for streamed tiles; 0 exactly when nothing streams.
+        tensor_tiles: tiles in tensor memory (sm_100 and sm_103 only).
+    """
+
+    warps: int
+    register_tiles: int
+    shared_tiles: int
+    streamed_tiles: int
+    staging_tiles: int
+    tensor_tiles: int = 0
+
+    def __post_init__(self) -> None:
+        require_whole("warps", self.warps, 1, MAX_WARPS)
+        for name in ("register_tiles", "shared_tiles", "streamed_tiles", "staging_tiles", "tensor_tiles"):
+            count = getattr(self, name)
+            require_whole(name, count, 0, None)
+            if name != "tensor_tiles" and count % self.warps:
+                raise BadInput(f"{name} is {count}; it must be a multiple of warps ({self.warps}): each warp owns whole slots")
+        if self.tiles == 0:
+            raise BadInput("a placement holds no tile; give register, shared or streamed tiles")
+        if (self.streamed_tiles == 0) != (self.staging_tiles == 0):
+            raise BadInput(
+                f"streamed_tiles is {self.streamed_tiles} and staging_tiles {self.staging_tiles}; "
+                "streamed tiles need a staging ring, and only they do"
+            )
+        if self.staging_tiles > self.streamed_tiles:
+            raise BadInput(f"staging_tiles is {self.staging_tiles}, above streamed_tiles {self.streamed_tiles}; nothing would use the rest")
+
+    @property
+    def tiles(self) -> int:
+        """Tiles that the block can hold, all tiers."""
+        return self.register_tiles + self.shared_tiles + self.tensor_tiles + self.streamed_tiles
+
+    @property
+    def slots(self) -> int:
+        """Tiles of one warp."""
+        return self.tiles // self.warps
+
+    @property
+    def residency(self) -> float:
+        """Share of the tiles that stay on chip."""
+        return 1.0 - self.streamed_tiles / self.tiles
+
+    @property
+    def register_slots(self) -> int:
+        """Register tiles of one warp."""
+        return self.register_tiles // self.warps
+
+    def as_dict(self) -> dict:
+        """Return the counts, slots and residency as plain values."""
+        return {**asdict(self), "slots": self.slots, "residency": self.residency}
+
+
+# --- what the kernel and the compiler take --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KernelLimits:
+    """The compiler's behaviour on the walk kernel, as few numbers.
+
+    Attributes:
+        overhead_registers: registers of a thread beside tiles: addresses, loop state, running best, base logits.
+        in_flight_registers: fragments that are on their way from shared memory to the tensor cores.
+        max_registers: the instruction set's limit for a thread.
+        spill_margin: registers below the limit at which ptxas starts to spill.
+    """
+
+    overhead_registers: int = 40
+    in_flight_registers: int = 16
+    max_registers: int = 255
+    spill_margin: int = 0
+
+
+LIMITS = KernelLimits()
+REGISTER_GRANULE = 8
+"""The hardware gives a warp registers in steps of 8 a thread (256 a warp)."""
+
+
+@dataclass(frozen=True)
+class RegisterClaim:
+    """What the planner expects of ptxas.
+
+    Attributes:
+        registers_per_thread: estimate, capped at what the launch bounds allow.
+        wanted_registers: estimate before the cap.
+        spills: whether the cap binds.
+    """
+
+    registers_per_thread: int
+    wanted_registers: int
+    spills: bool
+
+
+def fragment_registers(rank: int, precision: str) -> int:
+    """Registers of a thread that hold one tile: tile bytes / 32 lanes / 4 (rank / 8 in int8, rank / 4 in bf16)."""
+    return terms.tile_bytes(rank, precision) // THREADS_A_WARP // REGISTER_BYTES
+
+
+def accumulator_groups(slots: int) -> int:
+    """Accumulators of a thread: up to four slots share one, at least three keep the tensor cores busy."""
+    return -(-slots // 4) if slots > 12 else min(slots, 3)
+
+
+def register_cap(warps: int, register_file_bytes: int = 65536 * REGISTER_BYTES, limits: KernelLimits = LIMITS) -> int:
+    """Registers of a thread that one resident block of `warps` may use: the file's share, in granules, at most 255."""
+    share = register_file_bytes // REGISTER_BYTES // (warps * THREADS_A_WARP)
+    return min(limits.max_registers, share // REGISTER_GRANULE * REGISTER_GRANULE)
+
+
+def registers_claim(placement: Placement, rank: int, precision: str, limits: KernelLimits = LIMITS) -> RegisterClaim:
+    """Estimate registers a thread and whether ptxas will spill.
+
+    wanted = register slots × fragment + 4 × accumulator groups + one register of base logits a group + overhead, and the
+    fragments in flight where tiles come from shared memory.
+    """
+    groups = accumulator_groups(placement.slots)
+    fed = limits.in_flight_registers if placement.shared_tiles or placement.staging_tiles else 0
+    wanted = placement.register_slots * fragment_registers(rank, precision) + 5 * groups + limits.overhead_registers + fed
+    cap = register_cap(placement.warps, limits=limits)
+    return RegisterClaim(min(wanted, cap), wanted, wanted > cap - limits.spill_margin)
+
+
+def shared_bytes(placement: Placement, rank: int, precision: str) -> int:
+    """Shared memory of a block: resident and staged tiles, row scales (int8x2: 256 bytes a warp and accumulator group),
+    one latent row with its header, one 4-byte key a warp."""
+    tiles = (placement.shared_tiles + placement.staging_tiles) * terms.tile_bytes(rank, precision)
+    scales = accumulator_groups(placement.slots) * placement.warps * THREADS_A_WARP * 8 if precision == "int8x2" else 0
+    return tiles + scales + 2 * rank + LATENT_HEADER_BYTES + 4 * placement.warps
+
+
+LATENT_HEADER_BYTES = 16
+
+
+def capacity_problem(placement: Placement, gpu: Gpu, rank: int, precision: str) -> str | None:
+    """Say why a placement does not fit the GPU, or None where it fits."""
+    claim = registers_claim(placement, rank, precision)
+    if claim.spills:
+        return (f"{placement.register_slots} register tiles a warp want {claim.wanted_registers} registers a thread; "
+                f"{register_cap(placement.warps)} are allowed at {placement.warps} warps")
+    needed, available = shared_bytes(placement, rank, precision), int(gpu.value("smem_bytes_per_block_optin"))
+    if needed > available:
+        return f"{needed:,} bytes of shared memory are needed, {available:,} are available to a block of {gpu.id}"
+    if placement.tiles * terms.TILE_ROWS > ROWS_A_BLOCK:
+        return f"{placement.tiles} tiles a block exceed the kernel's {ROWS_A_BLOCK // terms.TILE_ROWS}"
+    if placement.tensor_tiles:
+        return "tensor memory is not used by the kernel yet; set tensor_tiles to 0"
+    return None
+
+
+# --- the planner ----------------------------------------------------------------------------------------------------------
+
+
+def slots_needed(vocab_size: int, grid_blocks: int, warps: int) -> int:
+    """Tiles a warp of the busiest block: ceil(ceil(ceil(V / 16) / blocks) / warps)."""
+    return -(-(-(-terms.tiles_of(vocab_size) // grid_blocks)) // warps)
+
+
+def enumerate_placements(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | None = None,
+                         warps: int = DEFAULT_WARPS) -> Iterator[Placement]:
+    """Yield every placement that fits, for the fused modes.
+
+    `resident` keeps as much as it can for each number of register slots: what does not fit streams, and each depth of the
+    staging ring is a placement of its own. `streaming` keeps nothing.
+    """
+    slots = _checked_slots(gpu, head, precision, mode, grid_blocks, warps)
+    fit = _shared_slots(gpu, head.rank, precision, warps, slots)
+    for register_slots in range(slots + 1 if mode == "resident" else 1):
+        left = slots - register_slots
+        for staging_slots in range(min(left, fit) + 1):
+            shared_slots = min(fit - staging_slots, left - (1 if staging_slots else 0)) if mode == "resident" else 0
+            streamed_slots = left - shared_slots
+            if (streamed_slots == 0) != (staging_slots == 0) or staging_slots > streamed_slots or streamed_slots == slots and mode == "resident":
+                continue
+            counts = (register_slots, shared_slots, streamed_slots, staging_slots)
+            placement = Placement(warps, *(count * warps for count in counts))
+            if capacity_problem(placement, gpu, head.rank, precision) is None:
+                yield placement
+
+
+def plan(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | None = None,
+         warps: int = DEFAULT_WARPS) -> Placement:
+    """Return the placement with the lowest predicted step.
+
+    Streaming costs most, so the least of it wins; then the balance of tensor products against shared reads: registers are
+    filled only until shared memory hides behind the products (with a tenth to spare), which keeps registers for the
+    compiler. Ties go to the deeper staging ring, which holds more bytes in flight, up to STAGING_TARGET_BYTES.
+
+    Raises:
+        PlanError: nothing fits, with the shortage that binds.
+        MissingFact: the GPU lacks sm_count or smem_bytes_per_block_optin.
+    """
+    return _plan(ByIdentity(gpu), head, precision, mode, grid_blocks, warps)
+
+
+@lru_cache(maxsize=256)
+def _plan(key: ByIdentity, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int) -> Placement:
+    """Plan once for one Gpu object and shape."""
+    gpu = key.gpu
+    candidates = list(enumerate_placements(gpu, head, precision, mode, grid_blocks=grid_blocks, warps=warps))
+    if not candidates:
+        raise PlanError(_shortage(gpu, head, precision, mode, grid_blocks, warps))
+    return min(candidates, key=lambda placement: _cost(placement, gpu, head.rank, precision))
+
+
+STAGING_TARGET_BYTES = 96 * 1024
+"""Bytes in flight a multiprocessor beyond which a deeper ring gains nothing: twice latency × bandwidth of the fastest L2
+(60 bytes a ns × 0.8 µs under load)."""
+
+SHARED_HEADROOM = 0.9
+"""Shared reads may take this share of the products' time and still hide."""
+
+NOMINAL_SHARED_BYTES_A_CYCLE = 128
+"""Shared memory of every architecture from sm_80 on feeds 128 bytes a cycle (Luo et al. 2024)."""
+
+NOMINAL_MMA_SHARE = 0.65
+"""Share of the dense tensor rate that `mma.sync` reaches on Hopper (Luo et al. 2024: 62.9 to 67.8 %); balance only."""
+
+
+def _cost(placement: Placement, gpu: Gpu, rank: int, precision: str) -> tuple:
+    """Order of preference of placements; smaller is better. Needs only datasheet facts."""
+    size = terms.tile_bytes(rank, precision)
+    staged = min(placement.staging_tiles * size, STAGING_TARGET_BYTES)
+    excess = 0.0
+    if placement.shared_tiles:
+        shared = (placement.shared_tiles + placement.streamed_tiles) * size
+        shared_us = us_from_cycles(shared / NOMINAL_SHARED_BYTES_A_CYCLE, gpu.value("boost_clock_mhz"))
+        rate = gpu.value("int8_dense_ops_per_s" if precision == "int8x2" else "bf16_dense_flops_per_s") / gpu.sm_count
+        products_us = terms.products_us(terms.product_operations(placement.tiles, rank, precision, 1), rate * NOMINAL_MMA_SHARE)
+        excess = max(0.0, shared_us - SHARED_HEADROOM * products_us)
+    starved = placement.streamed_tiles > 0 and staged < min(STAGING_TARGET_BYTES / 2, placement.streamed_tiles * size)
+    return starved, placement.streamed_tiles, round(excess, 6), -staged, placement.register_tiles, placement.staging_tiles
+
+
+def _checked_slots(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int) -> int:
+    """Validate the request and return the tiles a warp."""
+    require_word("precision", precision, tuple(terms.BYTES_OF_PRECISION))
+    require_word("mode", mode, ("streaming", "resident"))
+    require_whole("warps", warps, 1, MAX_WARPS)
+    gpu.require(["sm_count", "smem_bytes_per_block_optin", "boost_clock_mhz"])
+    blocks = gpu.sm_count if grid_blocks is None else grid_blocks
+    require_whole("grid_blocks", blocks, 1, None)
+    return slots_needed(head.padded_vocab_size, blocks, warps)
+
+
+def _shared_slots(gpu: Gpu, rank: int, precision: str, warps: int, slots: int) -> int:
+    """Slots a warp, resident or staging, that shared memory holds beside what is fixed; -1 where that alone does not fit."""
+    fixed = shared_bytes(Placement(warps, slots * warps, 0, 0, 0), rank, precision)
+    room = int(gpu.value("smem_bytes_per_block_optin")) - fixed
+    return room // (warps * terms.tile_bytes(rank, precision)) if room >= 0 else -1
+
+
+def _shortage(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int) -> str:
+    """Explain why no placement fits, with needed and available bytes."""
+    slots = _checked_slots(gpu, head, precision, mode, grid_blocks, warps)
+    least = Placement(warps, 0, 0, slots * warps, warps)
+    problem = capacity_problem(least, gpu, head.rank, precision)
+    return (f"no {mode} placement of {head.name} in {precision} fits {gpu.id} at {warps} warps and {slots} tiles a warp: "
+            f"{problem or 'no combination of registers and shared memory fits'}. Use fewer warps, a smaller rank or int8x2")
