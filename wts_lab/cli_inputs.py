@@ -1,0 +1,131 @@
+"""What the command line accepts: one option type for each word that several commands share, and what the words mean.
+
+Ranges are checked where the values live (`Head`, `Workload`, `Placement`), so that a panel, Python and the command line
+refuse the same things in the same words. Here only text becomes values.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cost_model.errors import BadInput
+from cost_model.head import Head, load_head
+from cost_model.placement import Placement
+from cost_model.workload import L2_STATES, MODES, PRECISIONS, ROUNDINGS, Workload, require_word
+
+DEFAULT_RANK = 256
+
+
+def _words(words: tuple[str, ...]) -> str:
+    """List the allowed words for a help text."""
+    return ", ".join(words)
+
+
+GpuOption = Annotated[str, typer.Option("--gpu", help="GPU id or alias, such as h200-sxm.", show_default=False)]
+GpuHereOption = Annotated[str | None, typer.Option("--gpu", help="GPU id or alias; the GPU in this machine if left out.")]
+HeadOption = Annotated[str | None, typer.Option("--head", help="A released head from the catalogue, instead of sizes.")]
+VocabOption = Annotated[int | None, typer.Option("--vocab", help="Draft vocabulary: rows of W2.")]
+RankOption = Annotated[int | None, typer.Option("--rank", help=f"Elements of the latent, a multiple of 32. [default: {DEFAULT_RANK}]")]
+TargetVocabOption = Annotated[int | None, typer.Option("--target-vocab", help="Rows of W1, where they differ from the draft vocabulary.")]
+ModeOption = Annotated[str, typer.Option("--mode", help=f"One of {_words(MODES)}.")]
+PrecisionOption = Annotated[
+    str | None, typer.Option("--precision", help=f"One of {_words(PRECISIONS)}. [default: bf16 for stepwise, else int8x2]")
+]
+BatchOption = Annotated[int, typer.Option("--batch", help="Rows walked together.")]
+StepsOption = Annotated[int, typer.Option("--steps", help="Walk length: tokens drafted one after another.")]
+TemperatureOption = Annotated[float, typer.Option("--temperature", help="Sampling temperature; 0 is greedy.")]
+RoundingOption = Annotated[str, typer.Option("--rounding", help=f"One of {_words(ROUNDINGS)}.")]
+L2StateOption = Annotated[str, typer.Option("--l2-state", help=f"One of {_words(L2_STATES)}.")]
+PlacementOption = Annotated[
+    str | None,
+    typer.Option("--placement", metavar="W,R,S,X,G",
+                 help="Tiles of a block: warps, register, shared, streamed, staging; the planner's if left out."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+VocabsOption = Annotated[list[str] | None, typer.Option("--vocab", help="Draft vocabularies, separated by commas.")]
+HeadsOption = Annotated[list[str] | None, typer.Option("--head", help="Released heads, separated by commas.")]
+StepsListOption = Annotated[str, typer.Option("--steps", help="Walk lengths to time, separated by commas.")]
+RecordsArgument = Annotated[
+    list[Path], typer.Argument(help="Record files (.parquet), or folders of them.", show_default=False)
+]
+
+
+def head_from(name: str | None, vocab_size: int | None, rank: int | None, target_vocab_size: int | None = None) -> Head:
+    """Return the catalogued head, or a Markov head of the given sizes.
+
+    Raises:
+        BadInput: both a name and sizes were given, or neither; an unknown name; a size outside its range.
+    """
+    if name is not None:
+        given = [flag for flag, value in (("--vocab", vocab_size), ("--rank", rank), ("--target-vocab", target_vocab_size)) if value is not None]
+        if given:
+            raise BadInput(f"--head {name} fixes the sizes, and {' and '.join(given)} was given too; give one or the other")
+        return load_head(name)
+    if vocab_size is None:
+        raise BadInput("no head was given; give --vocab (and --rank), or --head with a name from the catalogue")
+    return Head.markov(vocab_size, DEFAULT_RANK if rank is None else rank, target_vocab_size)
+
+
+def heads_from(names: list[str] | None, vocab_sizes: list[str] | None, rank: int | None, default: tuple[int, ...]) -> tuple[Head, ...]:
+    """Return the heads of several names or sizes, the default vocabularies if neither is given."""
+    if names:
+        if vocab_sizes or rank is not None:
+            raise BadInput("--head fixes the sizes, and --vocab or --rank was given too; give one or the other")
+        return tuple(load_head(name) for name in words_from(names))
+    sizes = [whole_from("--vocab", word) for word in words_from(vocab_sizes or [])] or list(default)
+    return tuple(Head.markov(size, DEFAULT_RANK if rank is None else rank) for size in sizes)
+
+
+def workload_from(mode: str, precision: str | None, batch: int, steps: int, temperature: float, rounding: str, l2_state: str) -> Workload:
+    """Return the workload; the precision that a mode runs in is filled in where none was given."""
+    require_word("mode", mode, MODES)
+    return Workload(batch, steps, temperature, precision or ("bf16" if mode == "stepwise" else "int8x2"), rounding, l2_state)
+
+
+def placement_from(text: str | None) -> Placement | None:
+    """Read `W,R,S,X,G`: warps, register, shared, streamed and staging tiles of a block."""
+    if text is None:
+        return None
+    counts = text.split(",")
+    if len(counts) != 5:
+        raise BadInput(f"--placement is {text!r}; give five counts W,R,S,X,G: warps, register, shared, streamed, staging tiles")
+    return Placement(*(whole_from("--placement", count) for count in counts))
+
+
+def wholes_from(flag: str, text: str) -> tuple[int, ...]:
+    """Read whole numbers of at least 1, separated by commas, in ascending order and without repeats."""
+    numbers = sorted({whole_from(flag, word) for word in words_from([text])})
+    if not numbers or numbers[0] < 1:
+        raise BadInput(f"{flag} is {text!r}; give whole numbers of at least 1, separated by commas")
+    return tuple(numbers)
+
+
+def words_from(texts: list[str]) -> list[str]:
+    """Split texts at commas and drop empty words; keeps the order, drops repeats."""
+    words = [word.strip() for text in texts for word in text.split(",")]
+    return list(dict.fromkeys(word for word in words if word))
+
+
+def whole_from(flag: str, word: str) -> int:
+    """Read one whole number."""
+    try:
+        return int(word)
+    except ValueError:
+        raise BadInput(f"{flag} has {word!r}; it must be a whole number") from None
+
+
+def record_files(paths: list[Path]) -> list[Path]:
+    """Return the files, and those in folders; a folder without records is refused."""
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.glob("*.parquet"))
+            if not inside:
+                raise BadInput(f"{path} holds no .parquet record; give a record file or a folder of them")
+            files += inside
+        else:
+            files.append(path)
+    return files

@@ -1,0 +1,97 @@
+"""How the command line speaks: JSON or tables on standard output, one line on standard error, and the exit status.
+
+Exit status: 0 done; 1 the doctor found a fault; 2 the input cannot be used (`BadInput`); 130 interrupted. A fault of the
+program itself is not caught: its traceback is what a report of it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+
+import typer
+
+from cost_model.errors import BadInput
+
+EXIT_FAULT_FOUND = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+PIPED_WIDTH = 120
+"""Columns of a table that does not go to a terminal."""
+
+
+@contextmanager
+def user_errors(kept: str = "nothing was written") -> Iterator[None]:
+    """Turn what the user can mend into one line on standard error and an exit status.
+
+    Args:
+        kept: after an interrupt, what is kept and how to go on.
+
+    Raises:
+        typer.Exit: 2 for BadInput and for files that cannot be read or written, 130 for an interrupt.
+    """
+    try:
+        yield
+    except BadInput as error:
+        fail(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fail(f"{error.filename}: {error.strerror}; check that the path is right and may be used")
+    except KeyboardInterrupt:
+        say(f"interrupted: {kept}")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def fail(message: str) -> None:
+    """Say what is wrong in one line and leave with the status for bad input."""
+    say(f"error: {' '.join(message.split())}")
+    raise typer.Exit(EXIT_BAD_INPUT) from None
+
+
+def say(message: str) -> None:
+    """Write one line to standard error, where it does not mix with results."""
+    typer.echo(f"wts-lab: {message}", err=True)
+
+
+def print_json(value: object) -> None:
+    """Print a result as JSON. Non-finite numbers are refused: JSON has none, and unknown is null here."""
+    typer.echo(json.dumps(plain(value), indent=2, allow_nan=False))
+
+
+def plain(value: object) -> object:
+    """Return the value as dicts, lists, strings, numbers and None; dataclasses use `as_dict` where they have it."""
+    if hasattr(value, "as_dict"):
+        return plain(value.as_dict())
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under a title; the first column is text, the others are aligned to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
+    console.print(title, markup=False, highlight=False, soft_wrap=True)
+    console.print(table)
