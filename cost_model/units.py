@@ -133,7 +133,7 @@ def _digits(value: float) -> str:
 
 def _unknown(value: float | None) -> bool:
     """Tell whether a value stands for something not known: None, NaN or a missing value of a data frame."""
-    return value is None or value != value or type(value).__name__ == "NAType"
+    return value is None or type(value).__name__ == "NAType" or value != value
 
 
 def _require_positive(name: str, value: float) -> None:
