@@ -1,0 +1,159 @@
+"""Recorded runs, found and filtered: what a replay shows instead of measuring.
+
+A recording keeps its origin: the GPU it was made on and the date, which every screen and report prints beside it.
+Records live in one folder a GPU, `<folder>/<gpu id>/<date>-<case>.parquet` (`cost_model.measurement.record_path`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_model.errors import BadInput
+from cost_model.measurement import NO_PROBE, frame_rows, read_walk_folder
+from cost_model.paths import data_root
+
+if TYPE_CHECKING:
+    import pandas
+
+    from cost_model.gpu import Gpu
+    from cost_model.head import Head
+
+PLACEMENT_COLUMNS = ("grid_blocks", "warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
+WAY_COLUMNS = ("implementation", "variant", "mode", "precision", "rounding")
+SHAPE_COLUMNS = ("head_kind", "vocab_size", "target_vocab_size", "padded_vocab_size", "rank", "batch", "temperature")
+CONFIGURATION_COLUMNS = (*WAY_COLUMNS, *SHAPE_COLUMNS, "l2_state", *PLACEMENT_COLUMNS, "exchange")
+
+
+class NothingRecorded(BadInput):
+    """No record fits what was asked for; the message lists what there is."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Rows of recorded walks in the order they were timed, with their origin.
+
+    Attributes:
+        gpu_id: catalogue id of the GPU that was measured.
+        gpu_name: device name from the driver.
+        dates: first and last day of recording (ISO, UTC).
+        frame: the rows as `read_walk_folder` gives them (walks only, no probes).
+    """
+
+    gpu_id: str
+    gpu_name: str
+    dates: tuple[str, str]
+    frame: pandas.DataFrame
+
+    @property
+    def label(self) -> str:
+        """GPU and date, for instance 'NVIDIA H200, recorded 2026-11-29'."""
+        first, last = self.dates
+        return f"{self.gpu_name}, recorded {first if first == last else f'{first} to {last}'}"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as plain values."""
+        return frame_rows(self.frame)
+
+
+def measurements_root() -> Path:
+    """Folder of the records that ship with the lab."""
+    return data_root() / "measurements"
+
+
+def recorded_gpus(records: Path | None = None) -> tuple[str, ...]:
+    """Ids of the GPUs that have records, sorted."""
+    folder = Path(records) if records is not None else measurements_root()
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(each.name for each in folder.iterdir() if each.is_dir() and any(each.rglob("*.parquet"))))
+
+
+def read_recording(gpu_id: str | None = None, records: Path | None = None) -> Recording:
+    """All recorded walks of a GPU, or of the GPU recorded last when none is named; newest run of each configuration only.
+
+    Raises:
+        NothingRecorded: there is no record of that GPU; lists those that have one.
+        RecordError: a record is damaged or foreign; names the file.
+    """
+    folder = Path(records) if records is not None else measurements_root()
+    known = recorded_gpus(records)
+    if not known or (gpu_id is not None and gpu_id not in known):
+        asked = f" of {gpu_id}" if gpu_id else ""
+        there = f"recorded are {', '.join(known)}" if known else "there is no record at all"
+        raise NothingRecorded(f"no run{asked} is recorded under {folder}; {there}. Measure on that GPU, or choose a recorded one")
+    recordings = [_recording(each, folder / each) for each in ([gpu_id] if gpu_id else known)]
+    return max(recordings, key=lambda recording: recording.dates[1])
+
+
+def _recording(gpu_id: str, folder: Path) -> Recording:
+    frame = read_walk_folder(folder)
+    return recording_of(frame, gpu_id)
+
+
+def recording_of(frame: pandas.DataFrame, gpu_id: str) -> Recording:
+    """A Recording of a frame of walk rows: probes out, newest run of each configuration kept, origin read from the rows."""
+    walks = newest_runs(frame[frame["probe"] == NO_PROBE])
+    if walks.empty:
+        raise NothingRecorded(f"the records of {gpu_id} hold no walk, only probes; run `wts-lab study` on that GPU")
+    days = sorted(str(moment)[:10] for moment in walks["recorded_at_utc"])
+    names = walks["gpu_name"].dropna().unique()
+    return Recording(gpu_id, str(names[0]) if len(names) else gpu_id, (days[0], days[-1]), walks)
+
+
+def newest_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Keep, for each configuration, the rows of the run that began last; order is kept."""
+    if frame.empty:
+        return frame
+    begun = frame.groupby("run_id")["recorded_at_utc"].transform("min")
+    newest = begun.groupby([frame[name] for name in CONFIGURATION_COLUMNS], dropna=False).transform("max")
+    return frame[begun == newest]
+
+
+def select_walks(recording: Recording, **wanted: object) -> pandas.DataFrame:
+    """Rows whose columns equal the wanted values."""
+    frame = recording.frame
+    for name, value in wanted.items():
+        frame = frame[frame[name] == value]
+    return frame
+
+
+def recorded_rows(gpu: Gpu, head: Head, ways: tuple[tuple[str, str], ...], l2_state: str, *, max_steps: int,
+                  records: Path | None = None) -> Recording:
+    """The recording of some (mode, precision) ways of walking one head on one GPU, up to a walk length.
+
+    Where a way was recorded with several placements, all of them are returned.
+
+    Raises NothingRecorded when the first way was not recorded; the others may be missing.
+    """
+    recording = read_recording(gpu.id, records)
+    frame = select_walks(recording, vocab_size=head.vocab_size, rank=head.rank, l2_state=l2_state, batch=1)
+    frame = frame[frame["steps"] <= max_steps]
+    matches = [frame[(frame["mode"] == mode) & (frame["precision"] == precision)] for mode, precision in ways]
+    if matches[0].empty:
+        raise NothingRecorded(_what_there_is(recording, head, ways[0], l2_state, max_steps))
+    chosen = frame.loc[sorted(index for match in matches for index in match.index)]
+    return Recording(recording.gpu_id, recording.gpu_name, recording.dates, chosen)
+
+
+def _what_there_is(recording: Recording, head: Head, way: tuple[str, str], l2_state: str, max_steps: int) -> str:
+    """The message of NothingRecorded for a head: what was asked and which shapes, ways and L2 states there are."""
+    frame = recording.frame
+    shapes = sorted({(int(vocab), int(rank)) for vocab, rank in zip(frame["vocab_size"], frame["rank"])})
+    ways = sorted({f"{mode} {precision}" for mode, precision in zip(frame["mode"], frame["precision"])})
+    states = sorted(set(frame["l2_state"]))
+    return (f"{way[0]} {way[1]} at V {head.vocab_size:,}, rank {head.rank}, L2 {l2_state}, up to {max_steps} steps is not recorded on {recording.gpu_name}. "
+            f"Recorded are V, rank {'; '.join(f'{vocab:,}, {rank}' for vocab, rank in shapes)}; {', '.join(ways)}; L2 {', '.join(states)}")
+
+
+def describe_origin(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Provenance that the rows share: each column's only value, or the sorted list of its values."""
+    names = ("gpu_name", "gpu_sm_count", "driver_version", "cuda_version", "torch_version", "git_commit", "git_dirty", "wts_lab_version", "command", "run_id")
+    origin: dict[str, Any] = {}
+    for name in names:
+        values = sorted({row[name] for row in rows if row.get(name) is not None}, key=str)
+        origin[name] = values[0] if len(values) == 1 else values or None
+    return origin

@@ -1,0 +1,258 @@
+"""The report: one self-contained HTML file that works offline, and the one picture of the answer.
+
+`render_report` turns a StudyResult into HTML: the verdict and its reasons on top, three figures, the table of every series, and
+where the numbers come from.  plotly.js is inlined once.  `write_picture` draws the answer as a PNG through a Chromium that is
+installed.  `python -m wts_lab.report --picture docs/images/answer.png` makes the README's picture from the recorded runs.
+"""
+
+from __future__ import annotations
+
+import html
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_model.errors import BadInput
+from cost_model.units import format_interval_us, format_ratio, format_us
+from wts_lab.compare import tiers_of
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from wts_lab.comparison import Comparison
+    from wts_lab.study import StudyResult
+
+PLOTLY_CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PICTURE_SIZE_PX = (1280, 900)
+
+STYLE = """
+:root { --ink:#2b2f36; --quiet:#6b7280; --line:#e3e6ea; --soft:#f7f8f9; --good:#00704f; }
+* { box-sizing:border-box; } body { margin:0; background:#fff; color:var(--ink);
+  font:16px/1.5 Inter,'Segoe UI','Helvetica Neue',Arial,sans-serif; }
+main { max-width:1220px; margin:0 auto; padding:36px 24px 64px; }
+h1 { font-size:30px; line-height:1.25; margin:6px 0 8px; letter-spacing:-.01em; } h2 { font-size:19px; margin:44px 0 10px; }
+.question { color:var(--quiet); margin:0; } .lead { font-size:18px; margin:0 0 14px; max-width:62em; }
+.badge { display:inline-block; padding:3px 11px; border-radius:999px; background:var(--soft); border:1px solid var(--line); font-size:14px; margin:0 6px 6px 0; }
+.badge.source { background:#eef6ff; border-color:#c7def5; }
+.decision { border:1px solid var(--line); border-left:5px solid #009E73; border-radius:8px; padding:16px 22px; margin:22px 0 8px; background:var(--soft); }
+.decision.no { border-left-color:#D55E00; } .decision b.verdict { font-size:20px; }
+ul { margin:8px 0 0; padding-left:1.2em; } li { margin:3px 0; }
+table { border-collapse:collapse; width:100%; font-size:14.5px; font-variant-numeric:tabular-nums; }
+th { text-align:right; font-weight:600; color:var(--quiet); border-bottom:1.5px solid #c9ced6; padding:7px 10px; vertical-align:bottom; }
+td { text-align:right; border-bottom:1px solid var(--line); padding:7px 10px; } th.words, td.words { text-align:left; }
+.scroll { overflow-x:auto; } .figure { margin:26px -6px 0; } dl { display:grid; grid-template-columns:max-content 1fr; gap:4px 20px; font-size:14px; margin:0; }
+dt { color:var(--quiet); } dd { margin:0; overflow-wrap:anywhere; } .note { color:var(--quiet); font-size:14px; }
+"""
+
+
+def render_report(result: StudyResult) -> str:
+    """The report as one HTML document.  Needs plotly."""
+    from plotly.offline import get_plotlyjs
+
+    head = result.heads[0]
+    shown = result.shown(head, _shown_state(result))
+    parts = [_header(result, shown), _decision(result), _ways_table(shown, result.request.longest)]
+    parts += [_figure_html(figure) for figure in report_figures(result)]
+    parts += [_other_decisions(result), _all_series(result), _provenance(result)]
+    title = html.escape(f"{result.decision.verdict}: {head.name} on {result.gpu.name}")
+    return (f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
+            f"<title>{title}</title><style>{STYLE}</style><script>{get_plotlyjs()}</script></head>\n<body><main>\n"
+            + "\n".join(part for part in parts if part) + "\n</main></body></html>\n")
+
+
+def report_figures(result: StudyResult) -> tuple[go.Figure, ...]:
+    """Call time over steps, where each step's time goes, and where the matrix sits, for the first head."""
+    from wts_lab.ui import figures
+    from wts_lab.ui.tier_figure import memory_tiers_figure
+
+    head, l2_state = result.heads[0], _shown_state(result)
+    shown = result.shown(head, l2_state)
+    where = f"{result.gpu.name}, V {head.vocab_size:,}, rank {head.rank}, batch 1, greedy, L2 {l2_state}"
+    drawn = [figures.call_time_figure(shown, steps=result.request.longest, title=f"Time of a complete call: {where}"),
+             figures.step_terms_figure(shown, title=f"Where a step's time goes: {where}")]
+    placed = [each for each in shown if each.placement is not None and each.mode == "resident"] or [each for each in shown if each.placement is not None]
+    if placed:
+        drawn.append(memory_tiers_figure(tiers_of(result.gpu, head, placed[-1]), title=f"Where the matrix sits: {placed[-1].label}"))
+    return tuple(drawn)
+
+
+def _shown_state(result: StudyResult) -> str:
+    """The L2 state that the figures show: warm if it was studied, for that is how kernels are compared; else the first."""
+    states = result.request.l2_states
+    return "warm" if "warm" in states else states[0]
+
+
+def _figure_html(figure: go.Figure) -> str:
+    import plotly.io
+
+    return f"<div class='figure'>{plotly.io.to_html(figure, full_html=False, include_plotlyjs=False, include_mathjax=False, config=PLOTLY_CONFIG)}</div>"
+
+
+def _header(result: StudyResult, shown: Sequence[Comparison]) -> str:
+    head = result.heads[0]
+    badges = [("source", result.source), ("", result.gpu.name), ("", f"V {head.vocab_size:,} · rank {head.rank} · batch 1 · greedy"),
+              ("", f"{result.request.longest}-step calls")]
+    spans = "".join(f"<span class='badge {kind}'>{html.escape(text)}</span>" for kind, text in badges)
+    return ("<p class='question'>What would fusing the draft walk give on this GPU, what would keeping its weights on chip add, and is it worth deploying?</p>"
+            f"<h1>{html.escape(headline(shown, result.request.longest))}</h1>{spans}")
+
+
+def headline(shown: Sequence[Comparison], steps: int) -> str:
+    """The answer in one sentence: the fastest of our walks against the fastest engine path, measured where it was measured."""
+    ours = [each for each in shown if each.implementation == "wts"]
+    others = [each for each in shown if each.implementation not in ("wts", "torch-stepwise")] or [each for each in shown if each.mode == "stepwise"]
+    if not ours or not others:
+        return "Too little is known to compare our walk with an engine's"
+    best, rival = (min(group, key=lambda each: call_us(each, steps)) for group in (ours, others))
+    ratio = call_us(rival, steps) / call_us(best, steps)
+    return (f"A {steps}-step walk takes {format_us(call_us(best, steps))} ({best.label}, {_basis(best)}) "
+            f"against {format_us(call_us(rival, steps))} on {rival.label} ({_basis(rival)}): {format_ratio(ratio)}")
+
+
+def call_us(comparison: Comparison, steps: int) -> float:
+    """Call time at a walk length: of the fit, else the point at that length, else the prediction (microseconds)."""
+    if comparison.fit is not None and comparison.fit.step_us is not None:
+        return comparison.fit.entry_us + comparison.fit.step_us * steps
+    for point in comparison.points:
+        if point.steps == steps:
+            return point.median_us
+    return comparison.prediction.call_us(steps)
+
+
+def _basis(comparison: Comparison) -> str:
+    """Which of the three call_us used, in a word."""
+    if comparison.fit is not None and comparison.fit.step_us is not None:
+        return "measured"
+    return comparison.points_kind if comparison.points else "predicted"
+
+
+def _decision(result: StudyResult) -> str:
+    decision = result.decision
+    reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in decision.reasons)
+    kind = "decision" if decision.verdict.startswith("deploy") else "decision no"
+    return f"<div class='{kind}'>Verdict: <b class='verdict'>{html.escape(decision.verdict)}</b><ul>{reasons}</ul></div>"
+
+
+def _other_decisions(result: StudyResult) -> str:
+    if len(result.heads) < 2:
+        return ""
+    rows = [(f"V {head.vocab_size:,}, rank {head.rank}", result.decisions[head].verdict, result.decisions[head].reasons[0] if result.decisions[head].reasons else "")
+            for head in result.heads]
+    return "<h2>Every shape studied</h2>" + _table(("shape", "verdict", "first reason"), rows, words=3)
+
+
+def _ways_table(shown: Sequence[Comparison], steps: int) -> str:
+    """One row a way: predicted and measured step and entry, the error between them, and the complete call."""
+    titles = ("way of walking", "step predicted", "step measured", "95 % interval", "error of prediction", "entry predicted", "entry measured", f"{steps}-step call", "basis")
+    return "<h2>The ways of walking</h2>" + _table(titles, [_way_cells(each, steps) for each in shown])
+
+
+def _way_cells(each: Comparison, steps: int) -> tuple[str, ...]:
+    from cost_model.units import format_percent
+
+    fit, prediction = each.fit, each.prediction
+    measured = fit is not None and fit.step_us is not None
+    error = format_percent(prediction.step_us / fit.step_us - 1) if measured and prediction is not None else "n/a"
+    return (each.label, format_us(prediction.step_us if prediction is not None else None), format_us(fit.step_us if measured else None),
+            format_interval_us(fit.step_us_low, fit.step_us_high) if measured else "n/a", error,
+            format_us(prediction.entry_us if prediction is not None else None), format_us(fit.entry_us if measured else None), format_us(call_us(each, steps)), _basis(each))
+
+
+def _all_series(result: StudyResult) -> str:
+    """The step-cost table, as the other files hold it."""
+    if not result.rows:
+        return ""
+    from cost_model.tables import html_table
+
+    return f"<h2>Step-cost table</h2><div class='scroll'>{html_table(result.rows)}</div>"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """An HTML table; the first `words` columns hold text and are left-aligned, the rest numbers."""
+    def cells(tag: str, values: Sequence[str]) -> str:
+        return "".join(f"<{tag}{' class=words' if place < words else ''}>{html.escape(value)}</{tag}>" for place, value in enumerate(values))
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<div class='scroll'><table><thead><tr>{cells('th', titles)}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _provenance(result: StudyResult) -> str:
+    """Where the numbers come from, and what the reader should know."""
+    facts: dict[str, Any] = {"source": result.source, **{name.replace("_", " "): value for name, value in result.origin.items() if value is not None}}
+    predictions = [each.prediction for each in result.comparisons if each.prediction is not None]
+    facts["calibration of the model"] = result.gpu.calibration or "none for this GPU: parameters are published or carried over, and bands are wide"
+    kinds: Mapping[str, str] = {name: kind for prediction in predictions for name, kind in prediction.kinds.items()}
+    facts["parameters"] = ", ".join(f"{name} ({kind})" for name, kind in sorted(kinds.items()))
+    items = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(_words(value))}</dd>" for name, value in facts.items())
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in result.notes)
+    return f"<h2>Where the numbers come from</h2><dl>{items}</dl>" + (f"<h2>Notes</h2><ul class='note'>{notes}</ul>" if notes else "")
+
+
+def _words(value: Any) -> str:
+    return ", ".join(str(each) for each in value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def picture_html(result: StudyResult) -> str:
+    """The README's picture as a page: headline, source, call times and step terms."""
+    from plotly.offline import get_plotlyjs
+
+    from wts_lab.ui import figures
+
+    head, l2_state = result.heads[0], _shown_state(result)
+    shown = result.shown(head, l2_state)
+    drawn = (figures.call_time_figure(shown, steps=result.request.longest, height_px=430),)
+    body = "".join(_figure_html(figure) for figure in drawn)
+    return (f"<!doctype html><html><head><meta charset='utf-8'><style>{STYLE} main {{ padding:20px 24px 0; }} h1 {{ font-size:24px; }} .modebar {{ display:none !important; }}</style>"
+            f"<script>{get_plotlyjs()}</script></head><body><main>{_header(result, shown)}{_decision(result)}{body}</main></body></html>")
+
+
+def find_browser() -> str | None:
+    """A Chromium or Chrome on the path, or None."""
+    return next((found for found in map(shutil.which, BROWSERS) if found), None)
+
+
+def write_picture(result: StudyResult, path: Path) -> Path:
+    """Draw the answer as a PNG, whole or not at all.  Raises BadInput where no Chromium is installed."""
+    browser = find_browser()
+    if browser is None:
+        raise BadInput(f"a picture needs one of {', '.join(BROWSERS)}, and none is installed; install chromium, or open report.html and save the figures")
+    path = Path(path).resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        page, drawn = Path(folder) / "answer.html", Path(folder) / "answer.png"
+        page.write_text(picture_html(result), encoding="utf-8")
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+                   "--disable-component-update", "--disable-sync", f"--user-data-dir={folder}/profile", "--hide-scrollbars", "--force-device-scale-factor=1.5",
+                   f"--window-size={PICTURE_SIZE_PX[0]},{PICTURE_SIZE_PX[1]}", "--virtual-time-budget=8000", f"--screenshot={drawn}", page.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if not drawn.is_file():
+            raise BadInput(f"{browser} drew no picture: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}")
+        partial = path.with_name(f".{path.name}.part")
+        shutil.copyfile(drawn, partial)
+        partial.replace(path)
+    return path
+
+
+def main() -> None:
+    """`python -m wts_lab.report --picture FILE [--gpu ID] [--records FOLDER]`: the picture of the recorded answer."""
+    import argparse
+
+    from wts_lab.study import StudyRequest, run_study
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--picture", type=Path, required=True, help="PNG to write")
+    parser.add_argument("--gpu", default=None, help="GPU whose records to draw; the one recorded last if left out")
+    parser.add_argument("--records", type=Path, default=None, help="folder of recorded runs; those that ship with the lab if left out")
+    given = parser.parse_args()
+    try:
+        print(write_picture(run_study(StudyRequest(gpu=given.gpu, records=given.records, live=False)), given.picture))
+    except BadInput as error:
+        parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""The main job: predict, measure or replay, fit, compare, decide.
+
+`run_study` answers one request.  On a machine with torch and a CUDA GPU of compute capability 8.0 or more it launches the real
+kernels; elsewhere it replays recorded runs and says which GPU and date they came from; where a GPU has no record it predicts
+only.  `wts_lab.outputs` writes the result.  Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_model.errors import BadInput
+from cost_model.gpu import Gpu, load_gpu, recognise_gpu
+from cost_model.head import Head
+from cost_model.workload import L2_STATES, Workload
+from wts_lab.comparison import Comparison
+from wts_lab.recordings import NothingRecorded, Recording, describe_origin, read_recording, recording_of
+
+if TYPE_CHECKING:
+    import pandas
+
+    from cost_model.decide import Decision
+
+DEFAULT_VOCAB_SIZE = 151_936
+DEFAULT_RANK = 256
+DEFAULT_STEPS = (1, 2, 4, 7, 11, 15, 16)
+ENGINE = "sglang-0.5.23"
+OUR_WAYS = (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"))
+VERDICT_L2_STATE = "serving"
+LEAST_CAPABILITY = (8, 0)
+MEASURED, REPLAYED, PREDICTED = "measured", "replayed", "predicted"
+
+
+class NoDevice(BadInput):
+    """A live run was asked for and there is no GPU that can run it; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The GPU in this machine, as its driver describes it."""
+
+    name: str
+    sm_count: int
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What to study.
+
+    Attributes:
+        gpu: catalogue id or alias; None for the GPU in this machine, or the one recorded last.
+        heads: shapes to study; empty for the recorded ones on replay, and for V 151,936, rank 256 when measuring.
+        steps: walk lengths to time.
+        l2_states: L2 states to time; the verdict uses `serving`.
+        processes: processes with fresh allocations a series; repeats: timed calls a point.
+        live: True to measure or fail, False to replay, None for what this machine allows.
+        records: folder of recorded runs; None for those that ship with the lab.
+        out: folder for the outputs; a live run keeps its record under `records/` in it.
+    """
+
+    gpu: str | None = None
+    heads: tuple[Head, ...] = ()
+    steps: tuple[int, ...] = DEFAULT_STEPS
+    l2_states: tuple[str, ...] = L2_STATES
+    processes: int = 3
+    repeats: int = 100
+    live: bool | None = None
+    records: Path | None = None
+    out: Path = Path("out")
+
+    def __post_init__(self) -> None:
+        from cost_model.workload import require_whole, require_word
+
+        for steps in self.steps:
+            require_whole("steps", steps, 1, None)
+        for state in self.l2_states:
+            require_word("l2_state", state, L2_STATES)
+        if len(set(self.steps)) < 3:
+            raise BadInput(f"steps are {self.steps}; a slope and a check of its fit need at least three walk lengths, such as 1, 7 and 16")
+        require_whole("processes", self.processes, 1, None)
+        require_whole("repeats", self.repeats, 1, None)
+        object.__setattr__(self, "out", Path(self.out))
+
+    @property
+    def longest(self) -> int:
+        """The longest walk length, at which call times are compared."""
+        return max(self.steps)
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The answer, as data.
+
+    Attributes:
+        request: what was asked.
+        kind: 'measured', 'replayed' or 'predicted'.
+        source: the same in words, with GPU and, for a replay, the date.
+        gpu: the GPU the numbers are about, with its calibration.
+        heads: shapes in the order studied; the first is the one that figures and settings.json show.
+        comparisons: every way of walking, for every head and L2 state; the fastest placement where several were measured.
+        fits: (SeriesKey, StepFit) of every measured series, all placements.
+        predictions: every prediction made.
+        decisions: head -> Decision.
+        rows: step-cost table rows (`cost_model.tables`).
+        origin: provenance of the measured rows; empty when predicted only.
+        record: the record a live run wrote.
+        notes: what the reader should know, such as a prediction that could not be made.
+    """
+
+    request: StudyRequest
+    kind: str
+    source: str
+    gpu: Gpu
+    heads: tuple[Head, ...]
+    comparisons: tuple[Comparison, ...]
+    fits: tuple[tuple[Any, Any], ...] = ()
+    predictions: tuple[Any, ...] = ()
+    decisions: dict[Head, Decision] = field(default_factory=dict)
+    rows: tuple[dict[str, Any], ...] = ()
+    origin: dict[str, Any] = field(default_factory=dict)
+    record: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def decision(self) -> Decision:
+        """The decision about the first head."""
+        return self.decisions[self.heads[0]]
+
+    def shown(self, head: Head, l2_state: str) -> tuple[Comparison, ...]:
+        """The comparisons of one head in one L2 state, slowest first."""
+        return tuple(each for each in self.comparisons if (each.vocab_size, each.rank, each.l2_state) == (head.vocab_size, head.rank, l2_state))
+
+
+def capable_device() -> Device | None:
+    """The CUDA GPU that a live run would use, or None where torch, a GPU, or compute capability 8.0 is missing."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    about = torch.cuda.get_device_properties(0)
+    capability = (about.major, about.minor)
+    return Device(about.name, about.multi_processor_count, about.total_memory, capability) if capability >= LEAST_CAPABILITY else None
+
+
+def run_study(request: StudyRequest, *, progress: bool = True, cancel: threading.Event | None = None,
+              on_stage: Callable[[str], None] = lambda stage: None) -> StudyResult:
+    """Answer a request; see StudyResult.
+
+    Args:
+        progress: whether a live run draws its progress bar.
+        cancel: set it to end a live run after the point in hand; what was measured is kept for the next run.
+        on_stage: called with a line about what is being done.
+
+    Raises:
+        NoDevice: a live run was asked for and is not possible here.
+        NothingRecorded: nothing of the GPU was recorded and live is False.
+        BadInput: an unknown GPU, a head that cannot be walked, a damaged record.
+    """
+    from wts_lab.study_parts import answer
+
+    device = None if request.live is False else capable_device()
+    if request.live and device is None:
+        raise NoDevice("a live run needs torch and a CUDA GPU of compute capability 8.0 or more, and this machine has none that works; "
+                       "run `wts-lab doctor` to see why, or leave out the request for a live run to replay recorded ones")
+    here = recognise(device) if device is not None else None
+    asked = load_gpu(request.gpu) if request.gpu is not None else None
+    if here is not None and (asked is None or asked.id == here.id):
+        on_stage(f"Measuring on {device.name}.")
+        return _measure(request, here, device, progress, cancel, on_stage)
+    if request.live:
+        raise NoDevice(f"a live run on {asked.id} was asked for, but the GPU here is {here.id}; leave out the GPU, or run on {asked.name}")
+    try:
+        recording = read_recording(asked.id if asked is not None else None, request.records)
+    except NothingRecorded as nothing:
+        if request.live is False or asked is None:
+            raise
+        on_stage(str(nothing))
+        heads = request.heads or (Head.markov(DEFAULT_VOCAB_SIZE, DEFAULT_RANK),)
+        return answer(request, PREDICTED, f"predicted only: never measured on {asked.name}", asked, heads, None)
+    on_stage(f"No measuring here. Replaying {recording.label}.")
+    return _replay(request, recording, asked or load_gpu(recording.gpu_id))
+
+
+def recognise(device: Device) -> Gpu:
+    """The catalogue's GPU for a device; for one it does not know, a Gpu of what the driver says, marked as unverified."""
+    try:
+        return load_gpu(recognise_gpu(device.name, device.sm_count, device.memory_bytes).id)
+    except BadInput as error:
+        from cost_model.gpu import Figure
+
+        name = "unverified-" + "".join(letter if letter.isalnum() else "-" for letter in device.name.lower())
+        known = {"sm_count": (device.sm_count, "SM"), "dram_visible_bytes": (device.memory_bytes, "B")}
+        figures = {fact: Figure(float(value), unit, "measured", "reported by the driver") for fact, (value, unit) in known.items()}
+        return Gpu(name, device.name, (), device.compute_capability, figures, unknowns={"everything else": str(error)})
+
+
+def _measure(request: StudyRequest, gpu: Gpu, device: Device, progress: bool, cancel: threading.Event | None,
+             on_stage: Callable[[str], None]) -> StudyResult:
+    """Time the real kernels, write their record, answer from it."""
+    from cost_model.measurement import read_walk
+    from wts_lab.bench import measure
+    from wts_lab.bench_plan import comparison_cases
+    from wts_lab.study_parts import answer
+
+    heads = request.heads or (Head.markov(DEFAULT_VOCAB_SIZE, DEFAULT_RANK),)
+    cases = tuple(case for head in heads for case in comparison_cases(head))
+    path = measure(cases, steps=request.steps, l2_states=request.l2_states, processes=request.processes, repeats=request.repeats,
+                   out=request.out / "records", case_name="study", gpu=gpu.id, progress=progress, cancel=cancel)
+    on_stage(f"Recorded {path}.")
+    recording = recording_of(read_walk(path), gpu.id)
+    return answer(request, MEASURED, f"measured here: {device.name}", gpu, heads, recording, record=path)
+
+
+def _replay(request: StudyRequest, recording: Recording, gpu: Gpu) -> StudyResult:
+    """Answer from a recording, for the heads asked for or all recorded ones."""
+    from wts_lab.study_parts import answer, recorded_heads
+
+    heads = request.heads or recorded_heads(recording)
+    return answer(request, REPLAYED, f"replayed: {recording.label}", gpu, heads, recording)

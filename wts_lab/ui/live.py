@@ -1,0 +1,132 @@
+"""Background runs: a source of measured rows, and the thread that pulls them while the screen stays alive.
+
+Two sources yield the same walk rows (`cost_model.measurement`): `launch` times the real kernels on this machine's GPU, and
+`replay` reads a recorded run at a watchable pace.  A `BackgroundRun` pulls one of them, reports each row, can be cancelled
+between rows, and never lets an error escape the thread: it ends up in the outcome, for the panel to show.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wts_lab.study import Device, cases_for, one_launch, recorded_rows
+
+if TYPE_CHECKING:
+    from wts_lab.ui.requests import PanelRequest
+
+Row = Mapping[str, Any]
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Where a run's rows come from.
+
+    Attributes:
+        label: the source in words, with GPU and, for a replay, its date.
+        total: number of rows to expect.
+        rows: called with a cancel event and a log function in the run's thread; yields walk rows.
+        is_live: True when kernels are launched here, so that the rows deserve a record of their own.
+    """
+
+    label: str
+    total: int
+    rows: Callable[[threading.Event, Log], Iterator[Row]]
+    is_live: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: 'done', 'cancelled' or 'failed', with the rows that came before, seconds taken, and the error."""
+
+    status: str
+    rows: tuple[Row, ...]
+    elapsed_s: float
+    error: Exception | None = None
+
+
+def launch(request: PanelRequest, device: Device, *, repeats: int = 100) -> RowSource:
+    """Time the requested walk and the stepwise reference, interleaved, on this machine's GPU."""
+    cases = cases_for(request.load_head(), ((request.mode, request.precision), ("stepwise", "bf16")))
+    lengths = request.walk_lengths()
+
+    def rows(cancel: threading.Event, log: Log) -> Iterator[Row]:
+        return one_launch(cases, lengths, (request.l2_state,), repeats=repeats, cancel=cancel, log=log)
+
+    return RowSource(f"measured here: {device.name}", len(cases) * len(lengths), rows, is_live=True)
+
+
+def replay(request: PanelRequest, records: Path | None = None, *, pace_s: float = 0.06) -> RowSource:
+    """The recorded run of the requested walk and of its stepwise reference, one row every `pace_s` seconds.
+
+    Raises NothingRecorded, which lists what there is, when no record fits the request.
+    """
+    recording = recorded_rows(request.load_gpu(), request.load_head(), request.mode, request.precision, request.l2_state,
+                              max_steps=request.steps, records=records)
+
+    def rows(cancel: threading.Event, log: Log) -> Iterator[Row]:
+        log(f"Replaying {len(recording.rows)} rows of {recording.label}.")
+        for row in recording.rows:
+            if cancel.wait(pace_s):
+                return
+            yield row
+
+    return RowSource(f"replayed: {recording.label}", len(recording.rows), rows, is_live=False)
+
+
+class BackgroundRun:
+    """A thread that pulls a source.  All callbacks are called in that thread, `on_end` last and exactly once."""
+
+    def __init__(self, source: RowSource, *, on_row: Callable[[Row, int], None], on_log: Log, on_end: Callable[[Outcome], None]) -> None:
+        self.source = source
+        self._on_row, self._on_log, self._on_end = on_row, on_log, on_end
+        self._cancel = threading.Event()
+        self._started_s = 0.0
+        self.outcome: Outcome | None = None
+        self._thread = threading.Thread(target=self._pull, name="wts-lab run", daemon=True)
+
+    def start(self) -> None:
+        """Start pulling; returns at once."""
+        self._started_s = time.monotonic()
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Ask the run to end after the row in hand; returns at once."""
+        self._cancel.set()
+
+    def wait(self, timeout_s: float) -> Outcome:
+        """Block until the run has ended and its callbacks have returned.  Raises TimeoutError after `timeout_s` seconds."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive() or self.outcome is None:
+            raise TimeoutError(f"the run has not ended after {timeout_s} s; wait longer, or cancel it")
+        return self.outcome
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started_s
+
+    @property
+    def is_running(self) -> bool:
+        """True until the thread has ended."""
+        return self._thread.is_alive()
+
+    def _pull(self) -> None:
+        rows: list[Row] = []
+        error: Exception | None = None
+        try:
+            for row in self.source.rows(self._cancel, self._on_log):
+                rows.append(row)
+                self._on_row(row, len(rows))
+                if self._cancel.is_set():
+                    break
+        except Exception as caught:  # whatever went wrong belongs on the screen, not in a dead thread
+            error = caught
+        status = "failed" if error is not None else "cancelled" if self._cancel.is_set() else "done"
+        self.outcome = Outcome(status, tuple(rows), self.elapsed_s, error)
+        self._on_end(self.outcome)

@@ -1,0 +1,265 @@
+"""The quickstart panel: choose, predict, run, fit.
+
+The panel holds no numerics.  Controls are made from the request's field metadata, every change becomes a new valid request,
+one call each gives predictions, points and fits, and `figures` draws them.  `quickstart_panel` returns the widget together
+with its handles, so that a test or a notebook can set a control, press the button and read the figure without a browser.
+"""
+
+from __future__ import annotations
+
+import html
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_model.errors import BadInput
+from wts_lab import study
+from wts_lab.ui import figures, live
+from wts_lab.ui.live_figure import FigureHolder, hold_figure
+from wts_lab.ui.requests import OWN_SIZES, PRECISIONS_BY_MODE, FieldSpec, PanelRequest, describe
+from wts_lab.ui.tier_figure import memory_tiers_figure
+
+if TYPE_CHECKING:
+    import ipywidgets
+
+    from wts_lab.comparison import Comparison
+
+SIZE_FIELDS = ("vocab_size", "rank")
+SLIDER_FIELDS = ("rank", "steps")
+
+
+@dataclass
+class Handles:
+    """Everything in the panel that can be set, pressed or read.
+
+    `controls` maps a request's field to its widget.  `wait` blocks until the run started by `run_button.click()` is over.
+    `record_path` is the record that the last live run wrote, or None.
+    """
+
+    controls: dict[str, Any]
+    run_button: Any
+    cancel_button: Any
+    progress: Any
+    status: Any
+    message: Any
+    log: Any
+    summary: Any
+    call_figure: FigureHolder
+    terms_figure: FigureHolder
+    tiers_figure: FigureHolder
+    request: PanelRequest
+    run: live.BackgroundRun | None = None
+    record_path: Path | None = None
+    comparisons: tuple[Comparison, ...] = ()
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    def wait(self, timeout_s: float) -> live.Outcome:
+        """Wait for the run in hand.  Raises RuntimeError when none was started, TimeoutError when it takes longer."""
+        if self.run is None:
+            raise RuntimeError("no run was started; press run_button first")
+        return self.run.wait(timeout_s)
+
+
+def quickstart_panel(request: PanelRequest | None = None, *, records: Path | None = None, out: Path | str = "out/records",
+                     is_live: bool | None = None, pace_s: float = 0.06, repeats: int = 100) -> tuple[ipywidgets.Widget, Handles]:
+    """Build the panel.
+
+    Args:
+        request: what to show first; the default request otherwise.
+        records: folder of recorded runs to replay; those that ship with the lab by default.
+        out: folder where a live run writes its record.
+        is_live: True launches kernels and complains where it cannot; False replays; None does what this machine allows.
+        pace_s: seconds between replayed rows.
+        repeats: timed calls a point in a live run.
+    """
+    request = request or PanelRequest()
+    handles = _make_handles(request)
+    actions = _Actions(handles, records, Path(out), is_live, pace_s, repeats)
+    for name, control in handles.controls.items():
+        control.observe(lambda change, name=name: actions.change(name, change["new"]), names="value")
+    handles.run_button.on_click(lambda _button: actions.start())
+    handles.cancel_button.on_click(lambda _button: actions.cancel())
+    actions.show_request()
+    return _arrange(handles), handles
+
+
+def _make_handles(request: PanelRequest) -> Handles:
+    import ipywidgets as widgets
+
+    controls = {name: make_control(spec, getattr(request, name)) for name, spec in describe().items()}
+    return Handles(
+        controls=controls,
+        run_button=widgets.Button(description="Run", icon="play", button_style="success", tooltip="Launch the walk, or replay its recorded run"),
+        cancel_button=widgets.Button(description="Cancel", icon="stop", disabled=True, tooltip="End the run after the point in hand"),
+        progress=widgets.IntProgress(min=0, max=1, value=0, layout=widgets.Layout(width="220px")),
+        status=widgets.Label(value="Nothing was run yet."),
+        message=widgets.HTML(),
+        log=widgets.Textarea(disabled=True, rows=5, placeholder="Build and run messages appear here.", layout=widgets.Layout(width="98%")),
+        summary=widgets.HTML(),
+        call_figure=hold_figure(), terms_figure=hold_figure(), tiers_figure=hold_figure(), request=request)
+
+
+def make_control(spec: FieldSpec, value: object) -> ipywidgets.Widget:
+    """The widget for a field: a list of choices, a slider, or a bounded number; caption and help come from the spec."""
+    import ipywidgets as widgets
+
+    common = dict(description=spec.caption, tooltip=f"{spec.help} Allowed: {spec.allowed}.", value=value,
+                  style=dict(description_width="132px"), layout=widgets.Layout(width="340px"))
+    if spec.choices is not None:
+        return widgets.Dropdown(options=list(spec.choices), **common)
+    bounds = dict(min=spec.minimum, max=spec.maximum, step=spec.multiple_of)
+    return widgets.IntSlider(**bounds, **common) if spec.name in SLIDER_FIELDS else widgets.BoundedIntText(**bounds, **common)
+
+
+def _arrange(handles: Handles) -> ipywidgets.Widget:
+    """Controls and run on the left, figures on the right, log below."""
+    import ipywidgets as widgets
+
+    buttons = widgets.HBox([handles.run_button, handles.cancel_button])
+    left = widgets.VBox([*handles.controls.values(), buttons, handles.progress, handles.status, handles.message, handles.summary],
+                        layout=widgets.Layout(width="370px", min_width="370px"))
+    right = widgets.VBox([handles.call_figure.widget, handles.terms_figure.widget, handles.tiers_figure.widget], layout=widgets.Layout(flex="1 1 auto", min_width="0"))
+    return widgets.VBox([widgets.HBox([left, right]), widgets.Accordion([handles.log], titles=["Messages of the run"])])
+
+
+class _Actions:
+    """What the controls and buttons do: each edits the request or the run, calls one function, shows one result."""
+
+    def __init__(self, handles: Handles, records: Path | None, out: Path, is_live: bool | None, pace_s: float, repeats: int) -> None:
+        self.handles, self.records, self.out = handles, records, out
+        self.is_live, self.pace_s, self.repeats = is_live, pace_s, repeats
+        self._is_syncing = False
+
+    def change(self, name: str, value: object) -> None:
+        """A control changed: make the new request and show it, or say what is wrong and leave the figures alone."""
+        if self._is_syncing:
+            return
+        with self.handles._lock:
+            try:
+                self.handles.request = self.handles.request.with_values(**{name: value})
+            except BadInput as error:
+                self._say(str(error), is_error=True)
+                return
+            self.show_request()
+
+    def show_request(self) -> None:
+        """Bring the controls in line with the request and draw its predictions."""
+        with self.handles._lock:
+            self._sync_controls()
+            request = self.handles.request
+            try:
+                head, gpu = request.load_head(), request.load_gpu()
+                self.handles.comparisons = study.predicted_comparisons(
+                    gpu, head, request.workload(), ((request.mode, request.precision), ("stepwise", "bf16")))
+            except BadInput as error:
+                self._say(str(error), is_error=True)
+                return
+            self._say("")
+            self.handles.summary.value = ""
+            self._draw()
+            tiers = study.tiers_of(gpu, head, self.handles.comparisons[0])
+            self.handles.tiers_figure.show(memory_tiers_figure(tiers, title=f"Where the matrix sits: {self.handles.comparisons[0].label}"))
+
+    def _sync_controls(self) -> None:
+        request, controls = self.handles.request, self.handles.controls
+        self._is_syncing = True
+        try:
+            controls["precision"].options = list(PRECISIONS_BY_MODE[request.mode])
+            for name, control in controls.items():
+                if control.value != getattr(request, name):
+                    control.value = getattr(request, name)
+            for name in SIZE_FIELDS:
+                controls[name].disabled = request.head != OWN_SIZES
+        finally:
+            self._is_syncing = False
+
+    def _draw(self, source: str = "predicted") -> None:
+        """Both figures of times from the comparisons in hand."""
+        request, comparisons = self.handles.request, self.handles.comparisons
+        title = f"Call time on {request.gpu}, V {request.vocab_size:,}, rank {request.rank}, L2 {request.l2_state} ({source})"
+        self.handles.call_figure.show(figures.call_time_figure(comparisons, steps=request.steps, title=title, height_px=460))
+        self.handles.terms_figure.show(figures.step_terms_figure(comparisons))
+
+    def start(self) -> None:
+        """The Run button: find a source, start pulling it."""
+        handles = self.handles
+        if handles.run is not None and handles.run.is_running:
+            return
+        self._say("")
+        handles.log.value, handles.record_path = "", None
+        try:
+            source = self._source()
+        except (BadInput, RuntimeError) as error:
+            self._say(str(error), is_error=True)
+            return
+        self._set_running(True, source)
+        base = handles.comparisons
+        seen: list[live.Row] = []
+
+        def on_row(row: live.Row, count: int) -> None:
+            seen.append(row)
+            with handles._lock:
+                handles.comparisons = study.with_points(base, seen)
+                self._draw(source.label)
+            handles.progress.value = count
+            handles.status.value = f"{count} of {source.total} points, {handles.run.elapsed_s:.0f} s"
+
+        handles.run = live.BackgroundRun(source, on_row=on_row, on_log=self._append_log, on_end=lambda outcome: self._finish(source, outcome))
+        handles.run.start()
+
+    def _source(self) -> live.RowSource:
+        device = study.capable_device() if self.is_live in (None, True) else None
+        if device is None and self.is_live:
+            raise study.NoDevice()
+        if device is not None:
+            return live.launch(self.handles.request, device, repeats=self.repeats)
+        return live.replay(self.handles.request, self.records, pace_s=self.pace_s)
+
+    def cancel(self) -> None:
+        """The Cancel button."""
+        if self.handles.run is not None:
+            self.handles.run.cancel()
+            self.handles.status.value = "Cancelling after the point in hand."
+
+    def _finish(self, source: live.RowSource, outcome: live.Outcome) -> None:
+        """The run ended (in its thread): fit, write the record, say how it went, give the button back."""
+        handles = self.handles
+        try:
+            if outcome.status == "failed":
+                raise outcome.error
+            if outcome.status == "done":
+                self._show_fit(source, outcome)
+            handles.status.value = f"{outcome.status.capitalize()}: {len(outcome.rows)} points in {outcome.elapsed_s:.1f} s. {source.label}"
+        except Exception as error:  # shown where the user looks; the button works again
+            self._say(f"{type(error).__name__}: {error}", is_error=True)
+            handles.status.value = f"Failed after {len(outcome.rows)} points. Change the request or the machine, then press Run again."
+        finally:
+            self._set_running(False)
+
+    def _show_fit(self, source: live.RowSource, outcome: live.Outcome) -> None:
+        handles = self.handles
+        if source.is_live:
+            handles.record_path = study.write_panel_record(outcome.rows, self.out, handles.request)
+            self._append_log(f"Wrote {handles.record_path}.")
+        with handles._lock:
+            handles.comparisons = study.with_fits(handles.comparisons, outcome.rows)
+            self._draw(source.label)
+            handles.summary.value = study.fit_summary_html(handles.comparisons)
+
+    def _set_running(self, is_running: bool, source: live.RowSource | None = None) -> None:
+        handles = self.handles
+        handles.run_button.disabled, handles.cancel_button.disabled = is_running, not is_running
+        if source is not None:
+            handles.progress.max, handles.progress.value = max(source.total, 1), 0
+            handles.status.value = source.label
+        for name, control in handles.controls.items():
+            control.disabled = is_running or (name in SIZE_FIELDS and handles.request.head != OWN_SIZES)
+
+    def _append_log(self, line: str) -> None:
+        self.handles.log.value += line.rstrip("\n") + "\n"
+
+    def _say(self, text: str, is_error: bool = False) -> None:
+        colour = "#b42318" if is_error else figures.QUIET
+        self.handles.message.value = f"<div style='color:{colour};line-height:1.35;max-width:340px'>{html.escape(text)}</div>" if text else ""
