@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 RECORD_SUFFIX = ".parquet"
+_KIND_WORDS = {"text": "text", "whole": "whole numbers", "number": "numbers", "flag": "true or false", "numbers": "lists of numbers"}
 NO_PROBE = "none"
 """Value of `probe` in a row that times a whole walk."""
 
@@ -200,13 +201,17 @@ def _place(temporary: Path, path: Path) -> None:
 
 
 def _array(path: Path, column: Column, values: list) -> pyarrow.Array:
-    """Build one Arrow column, naming it if a value has another type."""
+    """Build one Arrow column, naming it if a value has another type. Arrow itself would cut 1.5 down to 1."""
     import pyarrow
 
+    if column.kind == "whole":
+        for value in values:
+            if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+                raise RecordError(f"{path}: column {column.name} takes whole numbers, not {value!r}")
     try:
         return pyarrow.array(values, type=_schema((column,)).field(0).type)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError, TypeError) as error:
-        raise RecordError(f"{path}: column {column.name} takes {column.kind}: {error}") from error
+        raise RecordError(f"{path}: column {column.name} takes {_KIND_WORDS[column.kind]}: {error}") from error
 
 
 def _arrow_columns(path: Path) -> list[str]:
