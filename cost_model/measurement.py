@@ -13,7 +13,8 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -214,17 +215,25 @@ def _array(path: Path, column: Column, values: list) -> pyarrow.Array:
         raise RecordError(f"{path}: column {column.name} takes {_KIND_WORDS[column.kind]}: {error}") from error
 
 
-def _arrow_columns(path: Path) -> list[str]:
-    """Return a Parquet file's column names, or raise RecordError."""
+@contextmanager
+def _refusing_broken_files(path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises on a missing, truncated, damaged or foreign file into a RecordError that names it."""
     import pyarrow
-    from pyarrow import parquet
 
     try:
-        return parquet.read_schema(path).names
+        yield
     except FileNotFoundError as error:
         raise RecordError(f"{path}: no such file") from error
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError, MemoryError) as error:
         raise RecordError(f"{path}: is not a whole Parquet file ({error})") from error
+
+
+def _arrow_columns(path: Path) -> list[str]:
+    """Return a Parquet file's column names, or raise RecordError."""
+    from pyarrow import parquet
+
+    with _refusing_broken_files(path):
+        return parquet.read_schema(path).names
 
 
 def _format_of(path: Path, names: list[str]) -> str:
@@ -243,19 +252,16 @@ def _format_of(path: Path, names: list[str]) -> str:
 def _read(path: Path, format_name: str) -> pandas.DataFrame:
     """Read and check a record of the named format."""
     import pandas
-    import pyarrow
     from pyarrow import parquet
 
     found = _format_of(path, _arrow_columns(path))
     if found != format_name:
         raise RecordError(f"{path}: is a {found} record, not a {format_name} record")
     columns = FORMATS[format_name]
-    try:
+    with _refusing_broken_files(path):
         table = parquet.ParquetFile(path, page_checksum_verification=True).read()
         _check_types(path, columns, table)
         _check(path, columns, table)
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: is not a whole Parquet file ({error})") from error
     return pandas.DataFrame({column.name: _series(column, table[column.name]) for column in columns}, columns=list(table.column_names))
 
 
