@@ -1,7 +1,7 @@
 """Measuring walks by the protocol of the design: correct first, then graph replays, interleaved, every sample kept.
 
-:func:`stream_points` measures in this process and yields rows as points finish. :func:`wts_lab.bench_run.measure` makes a
-record of it: several processes, parts that survive an interruption, one immutable file.
+:func:`stream_points` measures in this process and yields rows as points finish. :func:`measure` makes a
+record of it (`bench_run.py`): several processes, parts that survive an interruption, one immutable file.
 
 What is kept out of a sample: the host (a gate holds the GPU while work is enqueued, see `timing.py`), the flush of L2 and the
 writing of base logits, warm-up calls, and samples taken while the driver reported throttling (dropped and counted; if none is
@@ -22,10 +22,11 @@ from wts_lab.bench_plan import (
     DEFAULT_REPEATS, DEFAULT_ROUNDS, Point, WalkCase, burst_sizes, check_points, comparison_cases, group_cases, order_bursts,
     resident_case, stepwise_case, streaming_case,
 )
+from wts_lab.bench_run import main, measure, measure_probes
 from wts_lab.nvml import ClockReading
 
 __all__ = [
-    "Bench", "Progress", "WalkCase", "WrongKernel", "comparison_cases", "measure", "resident_case", "stepwise_case",
+    "Bench", "Progress", "WalkCase", "WrongKernel", "comparison_cases", "measure", "measure_probes", "resident_case", "stepwise_case",
     "stream_points", "streaming_case",
 ]
 
@@ -45,6 +46,9 @@ class Bench(Protocol):
     """A place to measure; `bench_gpu.GpuBench` is the real one."""
 
     timer: Any
+
+    def build(self, cases: Sequence[WalkCase]) -> None:
+        """Compile what all cases need, before anything is prepared."""
 
     def prepare(self, cases: Sequence[WalkCase], steps: Sequence[int], seed: int) -> list[Any]:
         """Subjects of one group, in order."""
@@ -139,6 +143,7 @@ def stream_points(
         from wts_lab.bench_gpu import GpuBench
 
         bench = GpuBench()
+    bench.build(cases)
     shared = {**provenance, "run_id": run_id or uuid4().hex, "process_index": process_index, "repeats": repeats}
     total = sum(len(group) for group in groups) * len(steps) * len(l2_states) * len(burst_sizes(repeats, rounds))
     done = 0
@@ -172,6 +177,8 @@ class _GroupRun:
         try:
             subjects = self.bench.prepare(self.group, self.steps, seed)
             agreements = [_require_match(case, subject.check()) for case, subject in zip(self.group, subjects)]
+            for subject in subjects:
+                subject.settle()
             self.bench.timer.busy(BUSY_US)
             gathered: dict[Point, PointSamples] = {}
             order = order_bursts(len(self.group), self.steps, self.l2_states, self.repeats, self.rounds, self.rng)
@@ -223,14 +230,5 @@ def _require_unchanged(case: WalkCase, share: float) -> None:
         raise WrongKernel(f"{case.label}: only {share:.6f} of the tokens are those of before the timing; its samples are not recorded")
 
 
-def measure(cases: Sequence[WalkCase], **options: Any) -> Any:
-    """Measure into a record; see :func:`wts_lab.bench_run.measure`."""
-    from wts_lab.bench_run import measure as measure_into_record
-
-    return measure_into_record(cases, **options)
-
-
 if __name__ == "__main__":
-    from wts_lab.bench_run import main
-
     raise SystemExit(main())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wts_lab.bench_plan import WalkCase
+from wts_lab.bench_plan import WalkCase, exchange_name, exchange_replicas
 from wts_lab.nvml import ClockReading, NvmlDevice
 from wts_lab.timing import CudaQueue, GateTimer
 
@@ -157,9 +157,12 @@ class Subject:
         inputs = self._inputs
         reference = StepwiseWalk(inputs.head)(inputs.base, inputs.anchor)
         agree = teacher_forced_agreement(self._walk, reference, inputs.base, inputs.anchor, max_batch=self._case.batch)
+        return Agreement(match, agree)
+
+    def settle(self) -> None:
+        """Remember the tokens on the group's present inputs; called once no case will draw fresh ones any more."""
         self._replay_all()
         self._seen = {length: tokens.clone() for length, tokens in self._tokens.items()}
-        return Agreement(match, agree)
 
     def recheck(self) -> float:
         """Share of tokens, over all walk lengths, that replays after the timing still give; raises what the walk reports."""
@@ -170,13 +173,13 @@ class Subject:
 
     def facts(self) -> dict[str, Any]:
         """Columns that only the built walk knows."""
-        walk, build = self._walk, getattr(self._walk, "build", None)
+        walk, build, spec = self._walk, getattr(self._walk, "build", None), getattr(self._walk, "spec", None)
         placement = getattr(walk, "placement", None)
         tiers = ("warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
         return {
             "grid_blocks": getattr(walk, "grid_blocks", None),
             **{name: getattr(placement, name, None) for name in tiers},
-            "exchange": self._case.exchange or getattr(build, "exchange", None) or getattr(walk, "exchange", None),
+            "exchange": None if spec is None else exchange_name(spec.replicas),
             "registers_per_thread": getattr(build, "registers_per_thread", None),
             "spill_bytes": getattr(build, "spill_bytes", None),
         }
@@ -190,7 +193,7 @@ class Subject:
             return StepwiseWalk(head, rounding=case.rounding)
         from wts_lab.walk import Walk
 
-        extra = {} if case.exchange is None else {"exchange": case.exchange}
+        extra = {} if case.exchange is None else {"replicas": exchange_replicas(case.exchange)}
         return Walk(
             head, steps=self._inputs.base.shape[1], max_batch=case.batch, mode=case.mode, precision=case.precision,
             placement=case.placement, rounding=case.rounding, **extra,
@@ -274,6 +277,41 @@ class GpuBench:
         self._nvml = NvmlDevice.open(None if uuid is None else str(uuid), device)
         self._flush: Flusher | None = None
         self.timer = GateTimer(CudaQueue(device))
+
+    def build(self, cases: Sequence[WalkCase]) -> None:
+        """Build the kernels of all cases at once, as many at a time as there are processors; finds those already built.
+
+        Raises:
+            BuildError: a build failed, with the compiler's output.
+        """
+        import os
+        from concurrent.futures import ThreadPoolExecutor
+
+        from wts_lab.build import build_walk
+
+        arch = "sm_{}{}".format(*self._torch_capability())
+        specs = {self._spec_of(case) for case in cases if case.implementation == "wts"}
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(lambda spec: build_walk(spec, arch), sorted(specs, key=lambda spec: spec.name())))
+
+    def _torch_capability(self) -> tuple[int, int]:
+        """Compute capability of the device."""
+        import torch
+
+        return torch.cuda.get_device_capability(self._device)
+
+    def _spec_of(self, case: WalkCase) -> Any:
+        """The instantiation that ``Walk`` will ask for; a wrong guess only means that it builds its own later."""
+        from cost_model.placement import plan
+        from wts_lab.abi import WalkSpec
+        from wts_lab.packing import count_tiles
+        from wts_lab.walk import EXCHANGE_REPLICAS, device_gpu
+
+        gpu = device_gpu(self._device)
+        blocks = min(gpu.sm_count, count_tiles(case.head.vocab_size))
+        placement = case.placement or plan(gpu, case.head, case.precision, case.mode, grid_blocks=blocks)
+        replicas = EXCHANGE_REPLICAS if case.exchange is None else exchange_replicas(case.exchange)
+        return WalkSpec.of(placement, rank=case.head.rank, precision=case.precision, replicas=replicas)
 
     def prepare(self, cases: Sequence[WalkCase], steps: Sequence[int], seed: int) -> list[Subject]:
         """Build, upload and capture the cases of one group over shared inputs."""

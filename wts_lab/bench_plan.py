@@ -41,7 +41,7 @@ class WalkCase:
         head: shape of the head; Markov.
         batch: rows walked together.
         placement: placement to build; ``None`` for the planner's.
-        exchange: how the blocks agree; ``None`` for the walk's own default.
+        exchange: how the blocks agree, ``slots-x<replicas>``; ``None`` for the walk's own default.
         rounding: ``once``, ``twice`` or ``none``; the reference rounds ``twice`` unless told otherwise.
         temperature: 0, greedy.
 
@@ -66,6 +66,8 @@ class WalkCase:
         require_word("precision", self.precision, PRECISIONS)
         require_word("rounding", self.rounding, ROUNDINGS)
         require_whole("batch", self.batch, 1, None)
+        if self.exchange is not None:
+            exchange_replicas(self.exchange)
         if (self.implementation == "torch-stepwise") != (self.mode == "stepwise"):
             raise BadInput(
                 f"{self.implementation} cannot run {self.mode}; torch-stepwise runs stepwise, wts runs streaming and resident"
@@ -97,6 +99,19 @@ class WalkCase:
             **values, "head": Head(**values["head"]),
             "placement": None if placement is None else Placement(**placement),
         })
+
+
+def exchange_name(replicas: int) -> str:
+    """How records name an exchange over a slots array with that many copies."""
+    return f"slots-x{replicas}"
+
+
+def exchange_replicas(name: str) -> int:
+    """Copies of the slots array that an exchange of that name writes; BadInput for another name."""
+    prefix, _, count = name.partition("-x")
+    if prefix != "slots" or not count.isdecimal() or int(count) < 1:
+        raise BadInput(f"exchange is {name!r}; write slots-x<replicas>, such as slots-x8")
+    return int(count)
 
 
 def resident_case(head: Head, placement: Placement | None = None) -> WalkCase:

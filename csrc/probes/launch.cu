@@ -21,3 +21,8 @@ WTS_PROBE_API int wts_probe_empty(int blocks, int threads, int shared_bytes, int
   empty_kernel<<<blocks, threads, shared_bytes, stream>>>();
   return cudaGetLastError();
 }
+
+// Text of an error that a launcher returned.
+WTS_PROBE_API const char* wts_probe_error_string(int error) {
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
+}
