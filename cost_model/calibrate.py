@@ -1,0 +1,227 @@
+"""calibrate: probe records -> a Gpu with measured parameters and standard errors; walk records -> at most three residuals.
+
+Every parameter of the model comes from a probe, except the global residual coefficients that `parameters.RESIDUALS` names,
+which walks fix by least squares of relative step-cost residuals. `write_calibration` writes the file that `load_gpu` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_model.errors import BadInput
+from cost_model.files import write_text_whole
+from cost_model.fit import SeriesKey, StepFit, fit_frame
+from cost_model.gpu import READ_CURVE, BandwidthCurve, Figure, Gpu, calibration_toml
+from cost_model.head import Head
+from cost_model.measurement import NO_PROBE
+from cost_model.parameters import MODEL_ERROR, RESIDUALS
+from cost_model.placement import Placement
+from cost_model.predict import FUSED_IMPLEMENTATION, predict
+from cost_model.units import bytes_per_s_from_transfer, operations_per_s_from_time
+from cost_model.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas
+
+PRIMARY_VARIANTS: Mapping[str, str] = {
+    "exchange": "walk-r8", "l2_latency": "ring-1MiB", "hbm_latency": "ring-1GiB", "shared_read": "threads-256",
+    "read_bandwidth": "cp_async-256", "graph_launch": "blocks-1", "cooperative_launch": "grid-256-shared",
+    "graph_node": "blocks-1", "mma_s8": "warps-8", "mma_bf16": "warps-8",
+}
+"""Of each probe the variant that resembles the walk most: what a calibration reads."""
+
+TIME_PARAMETERS = {
+    "exchange": "exchange_us", "l2_latency": "l2_latency_us", "hbm_latency": "hbm_latency_us", "graph_launch": "graph_launch_us",
+    "cooperative_launch": "cooperative_launch_us", "graph_node": "graph_node_us",
+}
+"""Probes whose unit's time is the parameter."""
+
+RATE_PARAMETERS = {
+    "shared_read": ("shared_read_bytes_per_s_per_sm", "B/s", "work_bytes"), "mma_s8": ("mma_s8_ops_per_s_per_sm", "op/s", "work_operations"),
+    "mma_bf16": ("mma_bf16_flops_per_s_per_sm", "FLOP/s", "work_operations"),
+}
+"""Probes whose unit's work over its time is the parameter: name, unit, column of the work."""
+
+BEYOND_L2 = 8
+"""A footprint this many times L2 measures HBM."""
+
+MEDIAN_OVER_MEAN_ERROR = 1.2533
+"""Standard error of a median of normal samples over that of their mean: sqrt(pi / 2)."""
+
+STARTS = {"fused_overhead_us": 0.7, "stream_efficiency": 0.85, "stepwise_selection_us": 12.0}
+BOUNDS = {"fused_overhead_us": (0.0, 10.0), "stream_efficiency": (0.2, 1.0), "stepwise_selection_us": (0.0, 200.0)}
+UNITS = {"fused_overhead_us": "us", "stream_efficiency": "ratio", "stepwise_selection_us": "us"}
+LEAST_MODEL_ERROR = 0.02
+
+
+class CalibrationError(BadInput):
+    """The records cannot calibrate this GPU; the message says what is missing."""
+
+
+def calibrate(gpu: Gpu, frame: pandas.DataFrame, variants: Mapping[str, str] | None = None) -> Gpu:
+    """Return the GPU with parameters from probe rows and, where the frame holds walks, residual coefficients from those.
+
+    Args:
+        gpu: datasheet facts of the GPU that the rows were measured on.
+        frame: rows of walk records; `record` (file stem), where present, is cited.
+        variants: probe -> variant to read, over PRIMARY_VARIANTS.
+
+    Raises:
+        CalibrationError: a probe is missing, or a row lacks the work that its rate needs.
+        BandwidthMismatch: a bandwidth cannot belong to this GPU.
+    """
+    probes = frame[frame["probe"].notna() & (frame["probe"] != NO_PROBE)]
+    wanted = {**PRIMARY_VARIANTS, **(variants or {})}
+    missing = sorted(set(wanted) - set(probes["probe"]))
+    if missing:
+        raise CalibrationError(f"the records lack the probes {', '.join(missing)}; run `wts-lab calibrate` to measure them all")
+    figures = {parameter: _time_figure(_rows(probes, probe, wanted[probe])) for probe, parameter in TIME_PARAMETERS.items()}
+    for probe, (parameter, unit, column) in RATE_PARAMETERS.items():
+        figures[parameter] = _rate_figure(_rows(probes, probe, wanted[probe]), unit, column)
+    curve = _curve(_rows(probes, "read_bandwidth", wanted["read_bandwidth"]))
+    largest, figure = curve.footprints_bytes[-1], curve.figures[-1]
+    if gpu.has("l2_bytes") and largest < BEYOND_L2 * gpu.value("l2_bytes"):
+        raise CalibrationError(f"the largest footprint of read_bandwidth is {largest:.3g} bytes; HBM needs {BEYOND_L2} times L2")
+    figures["hbm_read_bytes_per_s"] = figure
+    calibrated = gpu.with_figures(figures, {READ_CURVE: curve}, _origin(probes))
+    walks = frame[frame["probe"].isna() | (frame["probe"] == NO_PROBE)]
+    return fit_residuals(calibrated, fit_frame(walks), _origin(walks)) if len(walks) else calibrated
+
+
+def write_calibration(gpu: Gpu, path: Path | str) -> Path:
+    """Write the parameters of a calibrated GPU as TOML, whole or not at all; `gpu.read_calibration` reads it."""
+    return write_text_whole(path, calibration_toml(gpu))
+
+
+# --- probes ---------------------------------------------------------------------------------------------------------------
+
+
+def _rows(probes: pandas.DataFrame, probe: str, variant: str) -> pandas.DataFrame:
+    """Return the rows of one probe's variant that kept samples, or name the variants there are."""
+    of_probe = probes[probes["probe"] == probe]
+    rows = of_probe[(of_probe["variant"] == variant) & [len(samples) > 0 for samples in of_probe["samples_us"]]]
+    if not len(rows):
+        there = ", ".join(sorted(set(map(str, of_probe["variant"])))) or "none"
+        raise CalibrationError(f"the probe {probe} has no samples of variant {variant!r}; there are {there}")
+    return rows
+
+
+def median_and_error(rows: pandas.DataFrame) -> tuple[float, float]:
+    """Median over processes of the row medians, and its standard error in microseconds.
+
+    Between processes: sd / sqrt(P). Within: 1.2533 × sd / sqrt(n) over all samples. The larger counts, so that one process
+    still has an error and several do not hide their differences.
+    """
+    import numpy as np
+
+    samples = [np.asarray(one, dtype=float) for one in rows["samples_us"]]
+    medians = np.array([np.median(one) for one in samples])
+    spread = np.concatenate([one - np.median(one) for one in samples])
+    low, high = np.percentile(spread, [15.87, 84.13])
+    within = MEDIAN_OVER_MEAN_ERROR * (high - low) / 2 / np.sqrt(len(spread))
+    between = float(medians.std(ddof=1)) / np.sqrt(len(medians)) if len(medians) > 1 else 0.0
+    return float(np.median(medians)), float(max(within, between))
+
+
+def _time_figure(rows: pandas.DataFrame) -> Figure:
+    """A time in microseconds."""
+    time_us, error_us = median_and_error(rows)
+    return Figure(time_us, "us", "measured", _source(rows), error_us)
+
+
+def _rate_figure(rows: pandas.DataFrame, unit: str, column: str) -> Figure:
+    """Work over time; the relative error is the time's."""
+    work = rows[column].iloc[0]
+    if not work == work or work is None or not work > 0:
+        raise CalibrationError(f"the probe {rows['probe'].iloc[0]} gives no {column}; a rate needs the work of a unit")
+    time_us, error_us = median_and_error(rows)
+    rate = (bytes_per_s_from_transfer if column == "work_bytes" else operations_per_s_from_time)(float(work), time_us)
+    return Figure(rate, unit, "measured", _source(rows), rate * error_us / time_us)
+
+
+def _curve(rows: pandas.DataFrame) -> BandwidthCurve:
+    """Read bandwidth over footprint; a unit is one pass, so its bytes are the footprint."""
+    points = sorted((float(size), _rate_figure(group, "B/s", "work_bytes")) for size, group in rows.groupby("work_bytes"))
+    return BandwidthCurve(tuple(size for size, _ in points), tuple(figure for _, figure in points))
+
+
+def _source(rows: pandas.DataFrame) -> str:
+    """Cite a probe: name, variant, record or runs."""
+    return f"probe {rows['probe'].iloc[0]} {rows['variant'].iloc[0]}, {_records(rows)}"
+
+
+def _records(rows: pandas.DataFrame) -> str:
+    """Name the records, or the runs where the frame has no record names."""
+    column = "record" if "record" in rows else "run_id"
+    return f"{column}s {', '.join(sorted(set(map(str, rows[column]))))}" if column in rows else "records not named"
+
+
+def _origin(rows: pandas.DataFrame) -> str:
+    """Say which records, device and dates a calibration rests on."""
+    devices = sorted(set(map(str, rows["gpu_name"].dropna()))) if "gpu_name" in rows else []
+    dates = sorted({str(time)[:10] for time in rows["recorded_at_utc"]}) if "recorded_at_utc" in rows else []
+    return "; ".join(part for part in (_records(rows), ", ".join(devices), " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "") if part)
+
+
+# --- residual coefficients ------------------------------------------------------------------------------------------------
+
+
+def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: str = "") -> Gpu:
+    """Return the GPU with the residual coefficients that the series can tell, and the relative error that the model leaves.
+
+    Least squares of log(predicted step / fitted step) over the series of this project's walks and its torch-stepwise
+    reference; engines with published times do not take part.
+
+    Raises:
+        CalibrationError: no usable series.
+    """
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation in (FUSED_IMPLEMENTATION, "torch-stepwise")]
+    if not series:
+        raise CalibrationError("no usable walk series of wts or torch-stepwise; measure some, or calibrate from probes alone")
+    names = _identifiable(series)
+    measured = np.log([fit.step_us for _, fit in series])
+
+    def residuals(values: np.ndarray) -> np.ndarray:
+        trial = gpu.with_figures({name: Figure(float(value), UNITS[name], "measured", "trial") for name, value in zip(names, values)})
+        return np.log([predict_series(trial, key).step_us for key, _ in series]) - measured
+
+    bounds = ([BOUNDS[name][0] for name in names], [BOUNDS[name][1] for name in names])
+    found = least_squares(residuals, [STARTS[name] for name in names], bounds=bounds, diff_step=1e-4)
+    freedom = max(1, len(series) - len(names))
+    error = float(np.sqrt(2 * found.cost / freedom))
+    covariance = np.linalg.pinv(found.jac.T @ found.jac) * error**2
+    worst = float(np.max(np.abs(np.expm1(found.fun))))
+    source = f"least squares over {len(series)} walk series, worst step residual {100 * worst:.1f} %; {origin}"
+    figures = {name: Figure(float(value), UNITS[name], "measured", source, float(np.sqrt(variance)), RESIDUALS[name])
+               for name, value, variance in zip(names, found.x, np.diag(covariance))}
+    figures[MODEL_ERROR] = Figure(max(error, LEAST_MODEL_ERROR), "ratio", "measured", source)
+    return gpu.with_figures(figures, calibration="; ".join(part for part in (gpu.calibration, origin) if part))
+
+
+def _identifiable(series: list[tuple[SeriesKey, StepFit]]) -> list[str]:
+    """Residual coefficients that the series tell anything about."""
+    fused = any(key.mode != "stepwise" for key, _ in series)
+    streams = any((key.streamed_tiles or 0) > 0 or key.mode == "streaming" for key, _ in series)
+    present = {"fused_overhead_us": fused, "stream_efficiency": streams, "stepwise_selection_us": any(key.mode == "stepwise" for key, _ in series)}
+    return [name for name in RESIDUALS if present[name]]
+
+
+def predict_series(gpu: Gpu, key: SeriesKey, steps: int = 16):
+    """Return the prediction of a recorded series: its head, workload, mode, implementation, placement and grid."""
+    target = key.target_vocab_size or key.vocab_size
+    head = Head(f"markov-{key.vocab_size}-r{key.rank}", key.head_kind or "markov", key.vocab_size, target, key.padded_vocab_size or key.vocab_size, key.rank,
+                key.hidden_size, key.gru_size, key.candidate_pool)
+    workload = Workload(key.batch or 1, steps, key.temperature or 0.0, key.precision or "int8x2", key.rounding or "once", key.l2_state or "warm")
+    if key.mode == "stepwise":
+        variant = key.variant if not (key.implementation or "").startswith("torch") else None
+        return predict(gpu, head, workload, "stepwise", key.implementation, variant=variant)
+    placement = None
+    if key.warps:
+        counts = (key.register_tiles, key.shared_tiles, key.streamed_tiles, key.staging_tiles, key.tensor_tiles)
+        placement = Placement(key.warps, *(count or 0 for count in counts))
+    return predict(gpu, head, workload, key.mode, placement=placement, grid_blocks=key.grid_blocks)
