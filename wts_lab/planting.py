@@ -33,7 +33,7 @@ from wts_lab.reference import round_to_bf16
 __all__ = ["KINDS", "PLACES", "Coverage", "Layout", "PlantedInputs", "cover", "plant", "plan_targets", "walks_needed"]
 
 KINDS = ("product", "spike", "tie", "near_tie", "nan", "inf", "masked", "all_inf", "all_nan", "zero", "random")
-PATTERN = ("product",) * 7 + ("tie",) * 3 + ("spike", "near_tie", "nan") * 2 + ("inf", "masked", "all_inf", "all_nan")
+PATTERN = ("product",) * 6 + ("tie",) * 4 + ("spike", "near_tie", "nan") * 2 + ("inf", "masked", "all_inf", "all_nan")
 UNLED_KINDS = ("all_inf", "all_nan", "zero")  # their winner is no target and leads to none
 RANDOM_EVERY = 8  # one walk in so many is random
 ZERO_EVERY = 16  # one walk in so many begins with a step of kind zero
