@@ -7,7 +7,7 @@ refuse the same things in the same words. Here only text becomes values.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from cost_model.errors import BadInput
 from cost_model.head import Head, load_head
 from cost_model.placement import Placement
 from cost_model.workload import L2_STATES, MODES, PRECISIONS, ROUNDINGS, Workload, require_word
+
+if TYPE_CHECKING:
+    import pandas
 
 DEFAULT_RANK = 256
 
@@ -129,3 +132,17 @@ def record_files(paths: list[Path]) -> list[Path]:
         else:
             files.append(path)
     return files
+
+
+def read_records(paths: list[Path]) -> pandas.DataFrame:
+    """Read walk records into one frame with a last column `record`, the file's stem.
+
+    Raises:
+        RecordError: a file is missing, truncated, foreign or of another version; names the file and the reason.
+    """
+    import pandas
+
+    from cost_model.measurement import read_walk
+
+    frames = [read_walk(path).assign(record=path.stem) for path in record_files(paths)]
+    return frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)

@@ -1,7 +1,7 @@
 """How the command line speaks: JSON or tables on standard output, one line on standard error, and the exit status.
 
-Exit status: 0 done; 1 the doctor found a fault; 2 the input cannot be used (`BadInput`); 130 interrupted. A fault of the
-program itself is not caught: its traceback is what a report of it needs.
+Exit status: 0 done; 1 the doctor found a fault, or a build or a measurement failed; 2 the input cannot be used (`BadInput`);
+130 interrupted. A fault of the program itself is not caught: its traceback is what a report of it needs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ import typer
 
 from cost_model.errors import BadInput
 
-EXIT_FAULT_FOUND = 1
+EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+
+OWN_PACKAGES = ("cost_model", "wts_lab")
+"""A RuntimeError of a class defined here was raised on purpose, and its message is for the user."""
+
+INTERRUPTIONS = ("MeasurementInterrupted", "BuildCancelled")
+"""Those that say that the user stopped the work, by name, since their modules are slow to import."""
 
 PIPED_WIDTH = 120
 """Columns of a table that does not go to a terminal."""
@@ -32,7 +38,8 @@ def user_errors(kept: str = "nothing was written") -> Iterator[None]:
         kept: after an interrupt, what is kept and how to go on.
 
     Raises:
-        typer.Exit: 2 for BadInput and for files that cannot be read or written, 130 for an interrupt.
+        typer.Exit: 2 for BadInput and for files that cannot be read or written, 130 for an interrupt, 1 where the lab's own
+            work failed (a build, a measurement).
     """
     try:
         yield
@@ -45,6 +52,12 @@ def user_errors(kept: str = "nothing was written") -> Iterator[None]:
     except KeyboardInterrupt:
         say(f"interrupted: {kept}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    except RuntimeError as error:
+        if type(error).__module__.split(".")[0] not in OWN_PACKAGES:
+            raise
+        interrupted = type(error).__name__ in INTERRUPTIONS
+        say(f"{'interrupted' if interrupted else 'error'}: {error}")
+        raise typer.Exit(EXIT_INTERRUPTED if interrupted else EXIT_FAILED) from None
 
 
 def fail(message: str) -> None:
@@ -80,8 +93,8 @@ def plain(value: object) -> object:
     return str(value)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under a title; the first column is text, the others are aligned to the right."""
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> None:
+    """Print rows under a title; the first `text_columns` are aligned to the left, the others to the right."""
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -89,7 +102,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
+        table.add_column(column, justify="left" if index < text_columns else "right")
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)

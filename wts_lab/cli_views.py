@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,8 +12,15 @@ from cost_model.units import format_bytes, format_interval_us, format_percent, f
 from wts_lab.cli_output import print_table
 
 if TYPE_CHECKING:
+    from cost_model.decide import Decision
+    from cost_model.fit import SeriesKey, StepFit
+    from cost_model.gpu import Gpu
     from cost_model.placement import Placement
     from cost_model.predict import Prediction
+    from wts_lab.comparison import Comparison
+    from wts_lab.environment import Finding
+    from wts_lab.outputs import Written
+    from wts_lab.study import StudyResult
 
 
 def show_prediction(prediction: Prediction) -> None:
@@ -58,3 +65,105 @@ def show_placements(title: str, rows: Sequence[dict]) -> None:
         [(row["warps"], row["register_tiles"], row["shared_tiles"], row["streamed_tiles"], row["staging_tiles"],
           format_percent(row["residency"]), row["registers_per_thread"], format_bytes(row["shared_bytes"])) for row in rows],
     )
+
+
+def show_fits(fits: Sequence[tuple[SeriesKey, StepFit]]) -> None:
+    """Show every series with its fitted step and entry; a series without a fit says why."""
+    print_table(
+        "Fitted cost of each recorded series", ("series", "step", "95 % interval", "repeats within", "entry", "R²", "status"),
+        [(key.describe(), format_us(fit.step_us), format_interval_us(fit.step_us_low, fit.step_us_high), format_us(fit.repeatability_us),
+          format_us(fit.entry_us), "n/a" if fit.r_squared is None else f"{fit.r_squared:.5f}", fit.status) for key, fit in fits],
+    )
+    for key, fit in fits:
+        if fit.reason:
+            typer.echo(f"Note: {key.describe()}: {fit.reason}.")
+
+
+def show_study(result: StudyResult, written: Written) -> None:
+    """Show where the numbers come from, one table a head in the L2 state that its verdict uses, the verdicts and the files."""
+    typer.echo(f"\n{result.gpu.name}: {result.source}\n")
+    for head in result.heads:
+        state = shown_state(result, head)
+        print_table(
+            f"Vocabulary {head.vocab_size:,}, rank {head.rank}, batch 1, greedy, {state} L2",
+            ("way", "step measured", "95 % interval", "step predicted", "95 % interval", "entry measured", f"call of {result.request.longest}"),
+            [_way_row(each, result.request.longest) for each in result.shown(head, state)],
+        )
+        show_decision(result.decisions[head])
+    for note in result.notes:
+        typer.echo(f"Note: {note}.")
+    typer.echo("\nWritten:")
+    for path in written:
+        typer.echo(f"  {path}")
+    for line in written.left_out:
+        typer.echo(f"Note: {line}")
+
+
+def shown_state(result: StudyResult, head: object) -> str:
+    """Return the L2 state to show: serving where it was studied, since verdicts use that one."""
+    states = [each.l2_state for each in result.comparisons if (each.vocab_size, each.rank) == (head.vocab_size, head.rank)]
+    return next((state for state in ("serving", "warm", "cold") if state in states), "warm")
+
+
+def _way_row(way: Comparison, steps: int) -> tuple[str, ...]:
+    """One row of the study's table."""
+    fit = way.fit if way.fit is not None and way.fit.usable else None
+    call_us = fit.call_us(steps) if fit else way.prediction.call_us(steps) if way.prediction else None
+    return (
+        way.label,
+        format_us(fit.step_us) if fit else "-",
+        format_interval_us(fit.step_us_low, fit.step_us_high) if fit else "-",
+        format_us(way.prediction.step_us) if way.prediction else "-",
+        format_interval_us(way.prediction.step_us_low, way.prediction.step_us_high) if way.prediction else "-",
+        format_us(fit.entry_us) if fit else "-",
+        f"{format_us(call_us)}{'' if fit else ' (predicted)'}",
+    )
+
+
+def show_decision(decision: Decision) -> None:
+    """Show a verdict and its reasons."""
+    typer.echo(f"Verdict: {decision.verdict}")
+    for reason in decision.reasons:
+        typer.echo(f"  - {reason}")
+    typer.echo("")
+
+
+def show_options(decision: Decision, title: str) -> None:
+    """Show everything that a verdict compared, fastest call first, then the verdict."""
+    print_table(
+        title, ("option", "call", "95 % interval", "step", "entry", "kind"),
+        [(each.name, format_us(each.call_us), format_interval_us(each.call_us_low, each.call_us_high), format_us(each.step_us),
+          format_us(each.entry_us), "measured" if each.measured else "predicted") for each in decision.options],
+    )
+    show_decision(decision)
+
+
+def study_facts(result: StudyResult, written: Written) -> dict[str, Any]:
+    """Return what `study --json` prints: source, verdicts with reasons, table rows and files."""
+    return {
+        "kind": result.kind, "source": result.source, "gpu_id": result.gpu.id,
+        "decisions": {head.name: decision for head, decision in result.decisions.items()},
+        "rows": result.rows, "notes": result.notes, "files": [str(path) for path in written], "left_out": written.left_out,
+        "record": str(result.record) if result.record else None,
+    }
+
+
+def show_parameters(gpu: Gpu) -> None:
+    """Show the parameters that a calibration fixed, with their standard errors."""
+    from cost_model.gpu import CALIBRATED_PARAMETERS
+
+    known = [(name, gpu.figure(name)) for name in CALIBRATED_PARAMETERS if gpu.has(name)]
+    print_table(
+        f"Parameters of {gpu.name}", ("parameter", "value", "standard error", "unit", "kind"),
+        [(name, f"{figure.value:.5g}", "n/a" if figure.standard_error is None else f"{figure.standard_error:.2g}", figure.unit, figure.kind)
+         for name, figure in known],
+    )
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Show what the doctor looked at; faults with their mend and what needs them."""
+    print_table("This machine", ("check", "", "found"), [(each.name, "ok" if each.ok else "FAULT", each.detail) for each in findings], text_columns=3)
+    faults = [each for each in findings if not each.ok]
+    for each in faults:
+        typer.echo(f"{each.name} (needed for {each.needed_for}): {each.mend}")
+    typer.echo("Nothing is missing." if not faults else f"{len(faults)} of {len(findings)} checks found a fault.")

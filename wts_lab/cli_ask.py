@@ -1,0 +1,178 @@
+"""Commands that only think: predict, plan, fit and decide. None of them touches a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cost_model.errors import BadInput
+from cost_model.gpu import load_gpu
+from cost_model.placement import PlanError
+from cost_model.workload import Workload
+from wts_lab import cli_views
+from wts_lab.cli_inputs import (
+    BatchOption, GpuOption, HeadOption, JsonOption, L2StateOption, ModeOption, PlacementOption, PrecisionOption, RankOption,
+    RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, placement_from,
+    read_records, workload_from,
+)
+from wts_lab.cli_output import print_json, say, user_errors
+
+if TYPE_CHECKING:
+    from cost_model.decide import Decision
+    from cost_model.gpu import Gpu
+    from cost_model.head import Head
+    from cost_model.round import Round
+
+
+def predict(
+    gpu: GpuOption,
+    head: HeadOption = None,
+    vocab: VocabOption = None,
+    rank: RankOption = None,
+    target_vocab: TargetVocabOption = None,
+    mode: ModeOption = "resident",
+    implementation: Annotated[
+        str | None, typer.Option("--implementation", help="Whose kernels run a stepwise walk. [default: sglang-0.5.23]")
+    ] = None,
+    precision: PrecisionOption = None,
+    batch: BatchOption = 1,
+    steps: StepsOption = 16,
+    temperature: TemperatureOption = 0.0,
+    rounding: RoundingOption = "once",
+    l2_state: L2StateOption = "warm",
+    placement: PlacementOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict entry and step cost of a walk, term by term, with intervals and the physical floor."""
+    from cost_model.predict import predict as predict_walk
+
+    with user_errors():
+        workload = workload_from(mode, precision, batch, steps, temperature, rounding, l2_state)
+        prediction = predict_walk(
+            load_gpu(gpu), head_from(head, vocab, rank, target_vocab), workload, mode, implementation, placement_from(placement)
+        )
+        if as_json:
+            print_json(prediction)
+        else:
+            cli_views.show_prediction(prediction)
+
+
+def plan(
+    gpu: GpuOption,
+    head: HeadOption = None,
+    vocab: VocabOption = None,
+    rank: RankOption = None,
+    target_vocab: TargetVocabOption = None,
+    mode: ModeOption = "resident",
+    precision: PrecisionOption = None,
+    warps: Annotated[int, typer.Option("--warps", help="Warps of a block.")] = 8,
+    blocks: Annotated[int | None, typer.Option("--blocks", help="Blocks of the grid; one a multiprocessor if left out.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="List every placement that fits.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan where the tiles of W2 lie in a block: registers, shared memory, or streamed."""
+    from cost_model import placement as planner
+
+    with user_errors():
+        chip, shape, words = load_gpu(gpu), head_from(head, vocab, rank, target_vocab), precision or "int8x2"
+        best = planner.plan(chip, shape, words, mode, grid_blocks=blocks, warps=warps)
+        chosen = [best]
+        if every:
+            others = planner.enumerate_placements(chip, shape, words, mode, grid_blocks=blocks, warps=warps)
+            chosen += [placement for placement in others if placement != best]
+        rows = [cli_views.placement_row(placement, shape.rank, words) for placement in chosen]
+        if as_json:
+            grid = chip.sm_count if blocks is None else blocks
+            print_json({"gpu_id": chip.id, "head": shape, "mode": mode, "precision": words, "grid_blocks": grid,
+                        "placement": rows[0], **({"others": rows[1:]} if every else {})})
+        else:
+            cli_views.show_placements(f"{shape.name} on {chip.name}, {mode}, {words}", rows)
+
+
+def fit(
+    records: RecordsArgument,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the table as .csv, .parquet and .md.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit entry and step cost of every recorded series, with intervals, repeatability and a check of the line."""
+    from cost_model.fit import fit_frame
+
+    with user_errors():
+        fits = fit_frame(read_records(records))
+        if out is not None:
+            for path in cli_views.write_fits(fits, out):
+                say(f"wrote {path}")
+        if as_json:
+            print_json([{"series": key, "fit": series_fit} for key, series_fit in fits])
+        else:
+            cli_views.show_fits(fits)
+
+
+def decide(
+    gpu: GpuOption,
+    records: Annotated[list[Path] | None, typer.Argument(help="Records whose fits replace predictions; predictions alone if left out.")] = None,
+    head: HeadOption = None,
+    vocab: VocabOption = None,
+    rank: RankOption = None,
+    target_vocab: TargetVocabOption = None,
+    batch: BatchOption = 1,
+    steps: StepsOption = 16,
+    l2_state: L2StateOption = "serving",
+    verify_us: Annotated[float | None, typer.Option("--verify-us", help="The target's pass over a drafted block.")] = None,
+    backbone_us: Annotated[float | None, typer.Option("--backbone-us", help="The parallel drafter's pass.")] = None,
+    accepted_length: Annotated[float | None, typer.Option("--accepted-length", help="Tokens that a round yields on average.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the settings to this file.")] = None,
+    check: Annotated[Path | None, typer.Option("--check", help="Only check that a settings file holds for this GPU and head.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decide whether to deploy, in which mode and placement, and why. Give the round's times for a verdict end to end."""
+    with user_errors():
+        chip, shape = load_gpu(gpu), head_from(head, vocab, rank, target_vocab)
+        if check is not None:
+            from cost_model.settings import load_settings
+
+            settings = load_settings(check, chip, shape)
+            say(f"{check} holds for {chip.id} and {shape.name}")
+            if as_json:
+                print_json(settings)
+            return
+        decision = _decision(chip, shape, Workload(batch, steps, l2_state=l2_state), records, _round(verify_us, backbone_us, accepted_length))
+        if out is not None:
+            from cost_model.settings import write_settings
+
+            say(f"wrote {write_settings(decision.settings, out)}")
+        if as_json:
+            print_json(decision)
+        else:
+            cli_views.show_options(decision, f"{shape.name} on {chip.name}, {l2_state} L2, {steps} steps")
+
+
+def _decision(gpu: Gpu, head: Head, workload: Workload, records: list[Path] | None, rest: Round | None) -> Decision:
+    """Decide from the predictions of every way that can be predicted, and the fits of the records."""
+    from cost_model.decide import decide as decide_walk
+    from cost_model.fit import fit_frame
+    from wts_lab.compare import ALL_WAYS, predicted_comparisons
+
+    predictions = []
+    for way in ALL_WAYS:
+        try:
+            predictions += [each.prediction for each in predicted_comparisons(gpu, head, workload, (way,))]
+        except PlanError as error:
+            say(f"{' '.join(way)} is left out: {error}")
+    fits = fit_frame(read_records(records)) if records else ()
+    return decide_walk(gpu, head, workload, predictions, fits, rest)
+
+
+def _round(verify_us: float | None, backbone_us: float | None, accepted_length: float | None) -> Round | None:
+    """Return the rest of a round from its three numbers, or None where none was given."""
+    from cost_model.round import Round
+
+    given = {"--verify-us": verify_us, "--backbone-us": backbone_us, "--accepted-length": accepted_length}
+    missing = [flag for flag, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return None
+    if missing:
+        raise BadInput(f"{' and '.join(missing)} not given; a verdict end to end needs {', '.join(given)} together")
+    return Round(verify_us, backbone_us, accepted_length)

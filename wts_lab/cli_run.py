@@ -1,0 +1,191 @@
+"""Commands that may use the GPU in this machine: study, measure, calibrate and doctor. Long work shows a progress bar."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cost_model.errors import BadInput
+from cost_model.gpu import load_gpu, recognise_gpu
+from cost_model.workload import L2_STATES, MODES, PRECISIONS, require_word
+from wts_lab import cli_views
+from wts_lab.cli_inputs import (
+    GpuHereOption, HeadsOption, JsonOption, PlacementOption, RankOption, StepsListOption, VocabsOption, heads_from, placement_from,
+    read_records, wholes_from, words_from,
+)
+from wts_lab.cli_output import EXIT_FAILED, print_json, say, user_errors
+
+if TYPE_CHECKING:
+    import pandas
+
+    from cost_model.gpu import Gpu
+    from cost_model.head import Head
+    from wts_lab.bench_plan import WalkCase
+
+STANDARD_STEPS = "1,2,4,7,11,15,16"
+STUDIED_VOCABULARY = 151_936
+
+ProcessesOption = Annotated[int, typer.Option("--processes", help="Processes with fresh allocations, one after the other.")]
+RepeatsOption = Annotated[int, typer.Option("--repeats", help="Timed calls of each point in each process.")]
+L2StatesOption = Annotated[str, typer.Option("--l2-state", help=f"Any of {', '.join(L2_STATES)}, separated by commas.")]
+
+
+def study(
+    gpu: GpuHereOption = None,
+    head: HeadsOption = None,
+    vocab: VocabsOption = None,
+    rank: RankOption = None,
+    steps: StepsListOption = STANDARD_STEPS,
+    l2_state: L2StatesOption = ",".join(L2_STATES),
+    processes: ProcessesOption = 3,
+    repeats: RepeatsOption = 100,
+    live: Annotated[
+        bool | None, typer.Option("--live/--replay", help="Measure here or fail, or replay recorded runs; what this machine allows if left out.")
+    ] = None,
+    records: Annotated[Path | None, typer.Option("--records", help="Folder of recorded runs; those that ship with the lab if left out.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for tables, settings and report.")] = Path("out"),
+    as_json: JsonOption = False,
+) -> None:
+    """Answer the question: predict, measure or replay, fit, compare, decide, and write tables, settings and report."""
+    from wts_lab.outputs import write_outputs
+    from wts_lab.study import StudyRequest, run_study
+
+    with user_errors(f"finished points are kept under {out / 'records'}; give the same command again to go on"):
+        request = StudyRequest(
+            gpu=gpu, heads=heads_from(head, vocab, rank, ()), steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])),
+            processes=processes, repeats=repeats, live=live, records=records, out=out,
+        )
+        result = run_study(request, progress=True, on_stage=say)
+        written = write_outputs(result, out)
+        if as_json:
+            print_json(cli_views.study_facts(result, written))
+        else:
+            cli_views.show_study(result, written)
+
+
+def measure(
+    head: HeadsOption = None,
+    vocab: VocabsOption = None,
+    rank: RankOption = None,
+    mode: Annotated[str, typer.Option("--mode", help=f"Any of {', '.join(MODES)}, separated by commas.")] = ",".join(MODES),
+    precision: Annotated[str, typer.Option("--precision", help=f"Any of {', '.join(PRECISIONS)}, separated by commas.")] = ",".join(PRECISIONS),
+    placement: PlacementOption = None,
+    steps: StepsListOption = STANDARD_STEPS,
+    l2_state: L2StatesOption = "warm",
+    processes: ProcessesOption = 3,
+    repeats: RepeatsOption = 100,
+    out: Annotated[Path, typer.Option("--out", help="Folder of records; the record lies in <out>/<gpu>/.")] = Path("runs"),
+    case: Annotated[str, typer.Option("--case", help="Last part of the record's name.")] = "measure",
+    gpu: GpuHereOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time walks on the GPU in this machine into one record. The tokens are checked first: a wrong kernel is not timed."""
+    from wts_lab.bench import measure as measure_walks
+
+    with user_errors():
+        heads = heads_from(head, vocab, rank, (STUDIED_VOCABULARY,))
+        cases = _cases(heads, words_from([mode]), words_from([precision]), placement)
+        gpu_id = load_gpu(gpu).id if gpu is not None else None
+        _require_device()
+        path = measure_walks(
+            cases, steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])), processes=processes, repeats=repeats,
+            out=out, case_name=case, gpu=gpu_id, progress=True,
+        )
+        if as_json:
+            print_json({"record": str(path), "cases": [each.label for each in cases]})
+        else:
+            say(f"wrote {path}; `wts-lab fit {path}` fits it")
+
+
+def _require_device() -> None:
+    """Raise BadInput unless a GPU that runs the kernels is here."""
+    from wts_lab.study import capable_device
+
+    if capable_device() is None:
+        raise BadInput("measuring needs torch and a CUDA GPU of compute capability 8.0 or more, and this machine has none that works; "
+                       "run `wts-lab doctor` to see why, or `wts-lab study` to replay recorded runs")
+
+
+def _cases(heads: tuple[Head, ...], modes: list[str], precisions: list[str], placement: str | None) -> tuple[WalkCase, ...]:
+    """Return the cases of the heads in the modes and precisions asked for; a placement goes to the fused ones."""
+    from wts_lab.bench_plan import comparison_cases
+
+    for word in modes:
+        require_word("--mode", word, MODES)
+    for word in precisions:
+        require_word("--precision", word, PRECISIONS)
+    asked = placement_from(placement)
+    cases = [case for head in heads for case in comparison_cases(head) if case.mode in modes and case.precision in precisions]
+    if not cases:
+        raise BadInput(f"no walk runs {' or '.join(modes)} in {' or '.join(precisions)}; resident is int8x2, stepwise is bf16, streaming is either")
+    return tuple(case if asked is None or case.mode == "stepwise" else replace(case, placement=asked) for case in cases)
+
+
+def calibrate(
+    records: Annotated[list[Path] | None, typer.Argument(help="Probe records, or folders of them; the probes are run here if left out.")] = None,
+    gpu: GpuHereOption = None,
+    processes: ProcessesOption = 3,
+    repeats: RepeatsOption = 100,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the calibration; <gpu>.toml here if left out.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn probes of this GPU (or recorded ones) into the parameters of its cost model, with standard errors."""
+    from cost_model.calibrate import calibrate as calibrate_gpu
+    from cost_model.calibrate import write_calibration
+
+    with user_errors("finished probes are kept under runs; give the same command again to go on"):
+        if not records:
+            from wts_lab.bench_run import measure_probes
+
+            named = load_gpu(gpu).id if gpu is not None else None
+            _require_device()
+            records = [measure_probes(processes=processes, repeats=repeats, out=Path("runs"), gpu=named, progress=True)]
+            say(f"wrote {records[0]}")
+        frame = read_records(records)
+        chip = load_gpu(gpu, calibrated=False) if gpu is not None else _gpu_of(frame)
+        calibrated = calibrate_gpu(chip, frame)
+        path = out or Path(f"{chip.id}.toml")
+        write_calibration(calibrated, path)
+        if as_json:
+            print_json({"calibration": str(path), "gpu": calibrated})
+        else:
+            cli_views.show_parameters(calibrated)
+            say(f"wrote {path}; copy it to data/gpus/calibrated/ for predictions to use it")
+
+
+def _gpu_of(frame: pandas.DataFrame) -> Gpu:
+    """Return the catalogue's GPU for the device that a frame of records came from.
+
+    Raises:
+        BadInput: several devices are mixed, or the device is in no catalogue or fits several entries.
+    """
+    devices = {(row["gpu_name"], int(row["gpu_sm_count"])) for _, row in frame[["gpu_name", "gpu_sm_count"]].dropna().iterrows()}
+    if len(devices) != 1:
+        told = ", ".join(sorted(name for name, _ in devices)) or "none"
+        raise BadInput(f"a calibration needs records of one GPU; these name {told}. Give the records of one, or name it with --gpu")
+    ((name, sm_count),) = devices
+    return load_gpu(recognise_gpu(name, sm_count).id, calibrated=False)
+
+
+def doctor(
+    clear_locks: Annotated[bool, typer.Option("--clear-locks", help="First delete build locks that no process holds.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for everything that keeps the kernels from being built and run here, each with its mend; status 1 if there is any."""
+    from wts_lab.environment import clear_stale_locks
+    from wts_lab.environment import doctor as examine
+
+    with user_errors():
+        if clear_locks:
+            for path in clear_stale_locks():
+                say(f"deleted {path}")
+        findings = examine()
+        if as_json:
+            print_json(findings)
+        else:
+            cli_views.show_findings(findings)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(EXIT_FAILED)
