@@ -1,0 +1,81 @@
+"""The torch twin gives the NumPy twin's results, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+from hypothesis import given, strategies as st  # noqa: E402
+
+from cost_model.errors import BadInput  # noqa: E402
+from wts_lab import reference, twin_torch  # noqa: E402
+from wts_lab.reference import round_to_bf16, twin_walks, twin_walks_bf16  # noqa: E402
+
+AWKWARD = np.array([0x7FC0, 0xFFC0, 0x7F80, 0xFF80, 0x8000, 0x0000, 0x4280], dtype=np.uint16)
+
+
+def random_inputs(seed: int, vocab: int, rank: int, walks: int, steps: int):
+    rng = np.random.default_rng(seed)
+    head = (*reference.twin_quantize_rows(rng.normal(size=(vocab, rank))), *reference.twin_quantize_latents(rng.normal(size=(vocab, rank))))
+    bits = round_to_bf16(rng.normal(size=(walks, steps, vocab + 2)).astype(np.float32))
+    awkward = rng.random(bits.shape) < 0.02
+    bits[awkward] = rng.choice(AWKWARD, awkward.sum())
+    return head, bits, rng.integers(vocab, size=walks)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 90), st.integers(1, 16), st.sampled_from(["once", "twice", "none"]))
+def test_equals_the_numpy_twin(seed, vocab, rank_steps, rounding):
+    head, bits, anchors = random_inputs(seed, vocab, 32 * rank_steps, walks=5, steps=3)
+    expected = twin_walks(*head, bits, anchors, rounding=rounding)
+    base = torch.from_numpy(bits).view(torch.bfloat16)
+    found = twin_torch.twin_walks_torch(*map(torch.from_numpy, head), base, torch.from_numpy(anchors), rounding=rounding)
+    assert np.array_equal(found.tokens.numpy(), expected.tokens) and np.array_equal(found.draft_ids.numpy(), expected.draft_ids)
+    assert np.array_equal(found.values.numpy(), expected.values, equal_nan=True)
+
+
+def test_chunks_padding_and_id_map(monkeypatch):
+    head, bits, anchors = random_inputs(1, 3000, 32, walks=4, steps=3)
+    bits[:, 1, 900:1100] = 0x4480  # 1024: a tie across the border of two chunks
+    mapping = np.random.default_rng(2).permutation(3000)
+    monkeypatch.setattr(twin_torch, "CHUNK_ELEMENTS", 1)  # the smallest chunk: 1,024 rows
+    options = {"vocab_size": 2900, "draft_to_target": mapping}
+    expected = twin_walks(*head, bits, anchors, **options)
+    base = torch.from_numpy(bits).view(torch.bfloat16)
+    found = twin_torch.twin_walks_torch(*map(torch.from_numpy, head), base, torch.from_numpy(anchors), **options)
+    assert np.array_equal(found.tokens.numpy(), expected.tokens) and (expected.draft_ids < 2900).all()
+
+
+def test_exact_bf16_equals_the_numpy_twin():
+    rng = np.random.default_rng(4)
+    w2, w1 = (rng.integers(-8, 9, size=(60, 64)) / 8 for _ in range(2))
+    bits = round_to_bf16(rng.normal(size=(6, 4, 60)).astype(np.float32))
+    anchors = np.arange(6)
+    expected = twin_walks_bf16(w2, w1, bits, anchors)
+    weights = [torch.from_numpy(w).to(torch.bfloat16) for w in (w2, w1)]
+    found = reference.twin_walks_bf16_torch(*weights, torch.from_numpy(bits).view(torch.bfloat16), torch.from_numpy(anchors))
+    assert np.array_equal(found.tokens.numpy(), expected.tokens) and np.array_equal(found.values.numpy(), expected.values)
+    with pytest.raises(BadInput, match="not an fp32 number"):
+        inexact = [torch.randn(60, 64, dtype=torch.float64) for _ in range(2)]
+        reference.twin_walks_bf16_torch(*inexact, torch.from_numpy(bits).view(torch.bfloat16), torch.from_numpy(anchors))
+
+
+def test_rounding_and_order_equal_numpys_for_every_bf16_neighbourhood():
+    high = np.arange(0, 1 << 16, dtype=np.uint32)[:, None] << 16
+    values = (high | np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=np.uint32)).reshape(-1).view(np.float32)
+    tensor = torch.from_numpy(values.copy())
+    assert np.array_equal(twin_torch.round_to_bf16(tensor).view(torch.int32).numpy() >> 16 & 0xFFFF, round_to_bf16(values))
+    keys = reference.ordered_value(values).astype(np.int64) - (1 << 31)
+    assert np.array_equal(twin_torch.signed_order(tensor).numpy(), keys)
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    head, bits, anchors = random_inputs(1, 40, 32, walks=2, steps=1)
+    tensors = [torch.from_numpy(part) for part in head]
+    base, anchors = torch.from_numpy(bits).view(torch.bfloat16), torch.from_numpy(anchors)
+    with pytest.raises(BadInput, match="bfloat16"):
+        twin_torch.twin_walks_torch(*tensors, base.float(), anchors)
+    with pytest.raises(BadInput, match="rounding"):
+        twin_torch.twin_walks_torch(*tensors, base, anchors, rounding="thrice")
+    with pytest.raises(BadInput, match="anchors"):
+        twin_torch.twin_walks_torch(*tensors, base, anchors + 40)
