@@ -191,6 +191,18 @@ def environment_variables(tree: ast.Module) -> set[str]:
     return found
 
 
+def scaled_by_hand(tree: ast.Module) -> list[int]:
+    """List the lines that multiply or divide by a literal power of a thousand."""
+    powers = {1000.0 ** exponent for exponent in (-4, -3, -2, -1, 1, 2, 3, 4)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
+            sides = [side.value for side in (node.left, node.right) if isinstance(side, ast.Constant)]
+            if any(isinstance(value, (int, float)) and value in powers for value in sides):
+                found.append(node.lineno)
+    return found
+
+
 ALL_MODULES = [path for package in PACKAGES for path in modules(package)]
 EVERY_MODULE = pytest.mark.parametrize("path", ALL_MODULES, ids=name_of)
 
@@ -241,6 +253,11 @@ def test_modules_and_functions_stay_readable(path):
 @pytest.mark.parametrize("path", modules("cost_model"), ids=name_of)
 def test_dataclasses_of_the_model_are_frozen(path):
     assert [node.name for node, frozen in dataclasses_of(parse(path)) if not frozen] == []
+
+
+@pytest.mark.parametrize("path", [path for path in modules("cost_model") if path.stem != "units"], ids=name_of)
+def test_the_model_scales_units_in_one_place(path):
+    assert scaled_by_hand(parse(path)) == [], "use cost_model.units"
 
 
 def test_environment_variables_are_few():
@@ -315,6 +332,7 @@ def test_the_other_scanners_see_what_they_should():
     assert [node.name for node, frozen in dataclasses_of(tree) if not frozen] == ["Loose"]
     assert [name for name, _ in without_docstring(tree)] == ["the module", "Time", "Loose.method", "Queue.go"]
     assert environment_variables(tree) == {"WTS_CACHE", "HOME", "?"}
+    assert scaled_by_hand(ast.parse("a = b * 1e6\nc = d / 1000\ne = 1e-6 * f\ng = h * 2.0\ni = 1e6")) == [1, 2, 3]
     assert long_functions(tree, limit=4) == [("late", 5)]
 
 
