@@ -67,13 +67,14 @@ def render_report(result: StudyResult) -> str:
 def report_figures(result: StudyResult) -> tuple[go.Figure, ...]:
     """Call time over steps, where each step's time goes, and where the matrix sits, for the first head."""
     from wts_lab.ui import figures
+    from wts_lab.ui.step_figure import step_terms_figure
     from wts_lab.ui.tier_figure import memory_tiers_figure
 
     head, l2_state = result.heads[0], _shown_state(result)
     shown = result.shown(head, l2_state)
     where = f"{result.gpu.name}, V {head.vocab_size:,}, rank {head.rank}, batch 1, greedy, L2 {l2_state}"
     drawn = [figures.call_time_figure(shown, steps=result.request.longest, title=f"Time of a complete call: {where}"),
-             figures.step_terms_figure(shown, title=f"Where a step's time goes: {where}")]
+             step_terms_figure(shown, title=f"Where a step's time goes: {where}")]
     placed = [each for each in shown if each.placement is not None and each.mode == "resident"] or [each for each in shown if each.placement is not None]
     if placed:
         drawn.append(memory_tiers_figure(tiers_of(result.gpu, head, placed[-1]), title=f"Where the matrix sits: {placed[-1].label}"))

@@ -9,35 +9,36 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from cost_model.gpu import Gpu, load_gpu, recognise_gpu
+from cost_model.gpu import Figure, Gpu, load_gpu, recognise_gpu
 from cost_model.head import Head
-from cost_model.workload import L2_STATES, Workload
+from cost_model.workload import L2_STATES, require_whole, require_word
 from wts_lab.comparison import Comparison
-from wts_lab.recordings import NothingRecorded, Recording, describe_origin, read_recording, recording_of
+from wts_lab.recordings import NothingRecorded, Recording, read_recording, recording_of
+from wts_lab.study_answer import answer, recorded_heads
 
 if TYPE_CHECKING:
-    import pandas
-
     from cost_model.decide import Decision
 
-DEFAULT_VOCAB_SIZE = 151_936
-DEFAULT_RANK = 256
+DEFAULT_HEAD = Head.markov(151_936, 256)
 DEFAULT_STEPS = (1, 2, 4, 7, 11, 15, 16)
-ENGINE = "sglang-0.5.23"
-OUR_WAYS = (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"))
-VERDICT_L2_STATE = "serving"
 LEAST_CAPABILITY = (8, 0)
 MEASURED, REPLAYED, PREDICTED = "measured", "replayed", "predicted"
 
 
 class NoDevice(BadInput):
     """A live run was asked for and there is no GPU that can run it; the message says what is missing."""
+
+
+def no_device() -> NoDevice:
+    """The error for a live run on a machine that has nothing to run it on."""
+    return NoDevice("a live run needs torch and a CUDA GPU of compute capability 8.0 or more, and this machine has none that works; "
+                    "run `wts-lab doctor` to see why, or leave out the request for a live run to replay recorded ones")
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,6 @@ class StudyRequest:
     out: Path = Path("out")
 
     def __post_init__(self) -> None:
-        from cost_model.workload import require_whole, require_word
-
         for steps in self.steps:
             require_whole("steps", steps, 1, None)
         for state in self.l2_states:
@@ -165,12 +164,9 @@ def run_study(request: StudyRequest, *, progress: bool = True, cancel: threading
         NothingRecorded: nothing of the GPU was recorded and live is False.
         BadInput: an unknown GPU, a head that cannot be walked, a damaged record.
     """
-    from wts_lab.study_parts import answer
-
     device = None if request.live is False else capable_device()
     if request.live and device is None:
-        raise NoDevice("a live run needs torch and a CUDA GPU of compute capability 8.0 or more, and this machine has none that works; "
-                       "run `wts-lab doctor` to see why, or leave out the request for a live run to replay recorded ones")
+        raise no_device()
     here = recognise(device) if device is not None else None
     asked = load_gpu(request.gpu) if request.gpu is not None else None
     if here is not None and (asked is None or asked.id == here.id):
@@ -184,8 +180,7 @@ def run_study(request: StudyRequest, *, progress: bool = True, cancel: threading
         if request.live is False or asked is None:
             raise
         on_stage(str(nothing))
-        heads = request.heads or (Head.markov(DEFAULT_VOCAB_SIZE, DEFAULT_RANK),)
-        return answer(request, PREDICTED, f"predicted only: never measured on {asked.name}", asked, heads, None)
+        return answer(request, PREDICTED, f"predicted only: never measured on {asked.name}", asked, request.heads or (DEFAULT_HEAD,), None)
     on_stage(f"No measuring here. Replaying {recording.label}.")
     return _replay(request, recording, asked or load_gpu(recording.gpu_id))
 
@@ -195,8 +190,6 @@ def recognise(device: Device) -> Gpu:
     try:
         return load_gpu(recognise_gpu(device.name, device.sm_count, device.memory_bytes).id)
     except BadInput as error:
-        from cost_model.gpu import Figure
-
         name = "unverified-" + "".join(letter if letter.isalnum() else "-" for letter in device.name.lower())
         known = {"sm_count": (device.sm_count, "SM"), "dram_visible_bytes": (device.memory_bytes, "B")}
         figures = {fact: Figure(float(value), unit, "measured", "reported by the driver") for fact, (value, unit) in known.items()}
@@ -209,12 +202,11 @@ def _measure(request: StudyRequest, gpu: Gpu, device: Device, progress: bool, ca
     from cost_model.measurement import read_walk
     from wts_lab.bench import measure
     from wts_lab.bench_plan import comparison_cases
-    from wts_lab.study_parts import answer
 
-    heads = request.heads or (Head.markov(DEFAULT_VOCAB_SIZE, DEFAULT_RANK),)
+    heads = request.heads or (DEFAULT_HEAD,)
     cases = tuple(case for head in heads for case in comparison_cases(head))
     path = measure(cases, steps=request.steps, l2_states=request.l2_states, processes=request.processes, repeats=request.repeats,
-                   out=request.out / "records", case_name="study", gpu=gpu.id, progress=progress, cancel=cancel)
+                   out=request.out / "records", case_name=free_case_name(request.out / "records", gpu.id, "study"), gpu=gpu.id, progress=progress, cancel=cancel)
     on_stage(f"Recorded {path}.")
     recording = recording_of(read_walk(path), gpu.id)
     return answer(request, MEASURED, f"measured here: {device.name}", gpu, heads, recording, record=path)
@@ -222,7 +214,21 @@ def _measure(request: StudyRequest, gpu: Gpu, device: Device, progress: bool, ca
 
 def _replay(request: StudyRequest, recording: Recording, gpu: Gpu) -> StudyResult:
     """Answer from a recording, for the heads asked for or all recorded ones."""
-    from wts_lab.study_parts import answer, recorded_heads
-
-    heads = request.heads or recorded_heads(recording)
+    heads = request.heads or recorded_heads(recording, DEFAULT_HEAD)
     return answer(request, REPLAYED, f"replayed: {recording.label}", gpu, heads, recording)
+
+
+def free_case_name(folder: Path, gpu_id: str, case: str) -> str:
+    """`case`, or `case-2`, `case-3` and so on, whichever has no record of today yet: records are never changed.
+
+    An interrupted run has no record, so it is taken up again under its own name.
+    """
+    from datetime import datetime, timezone
+
+    from cost_model.measurement import record_path
+
+    number, name, now = 1, case, datetime.now(timezone.utc)
+    while record_path(folder, gpu_id, now, name).exists():
+        number += 1
+        name = f"{case}-{number}"
+    return name

@@ -53,11 +53,13 @@ def answer(request: StudyRequest, kind: str, source: str, gpu: Gpu, heads: Seque
         for l2_state in request.l2_states:
             workload = Workload(steps=request.longest, l2_state=l2_state)
             _compare(gpu, head, workload, [row for row in of_head if row["l2_state"] == l2_state], gathered)
-    decisions = {head: _decide(gpu, head, request, gathered) for head in heads}
+    origin = describe_origin(rows)
+    environment = _environment(origin, kind)
+    decisions = {head: _decide(gpu, head, request, gathered, environment) for head in heads}
     return StudyResult(
         request, kind, source, gpu, tuple(heads), tuple(gathered.comparisons), tuple((key, each.fit) for key, each in gathered.series),
         tuple(each.prediction for each in gathered.comparisons if each.prediction is not None), decisions, _table_rows(gathered),
-        describe_origin(rows), record, tuple(dict.fromkeys(gathered.notes)))
+        origin, record, tuple(dict.fromkeys(gathered.notes)))
 
 
 def _compare(gpu: Gpu, head: Head, workload: Workload, rows: list[Mapping[str, Any]], gathered: _Gathered) -> None:
@@ -110,3 +112,35 @@ def _engine(gpu: Gpu, head: Head, workload: Workload, measured: list[Comparison]
 def _step_or_last(comparison: Comparison) -> float:
     """Fitted step in microseconds; series without one come last."""
     return comparison.fit.step_us if comparison.fit.usable else float("inf")
+
+
+def _decide(gpu: Gpu, head: Head, request: StudyRequest, gathered: _Gathered, environment: Mapping[str, Any]) -> Decision:
+    """The decision about one head, in the L2 state that a draft round sees where it was studied."""
+    from cost_model.decide import decide
+
+    l2_state = next(state for state in VERDICT_L2_STATES if state in request.l2_states)
+    workload = Workload(steps=request.longest, l2_state=l2_state)
+    mine = [each for each in gathered.comparisons if (each.vocab_size, each.rank, each.l2_state) == (head.vocab_size, head.rank, l2_state)]
+    fits = [(key, each.fit) for key, each in gathered.series if (key.vocab_size, key.rank, key.l2_state) == (head.vocab_size, head.rank, l2_state)]
+    return decide(gpu, head, workload, [each.prediction for each in mine if each.prediction is not None], fits, environment=environment)
+
+
+def _environment(origin: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """What the settings' fingerprint says of the measured machine; the kernel's hash only where it was measured just now."""
+    known = {name: origin.get(name) for name in ("gpu_name", "gpu_sm_count", "driver_version", "cuda_version")}
+    environment = {name: value for name, value in known.items() if value is not None and not isinstance(value, list)}
+    if kind == "measured":
+        from wts_lab.abi import csrc_root
+        from wts_lab.build import source_hash
+
+        environment["kernel_hash"] = source_hash((csrc_root() / "walk",))
+    return environment
+
+
+def _table_rows(gathered: _Gathered) -> tuple[dict[str, Any], ...]:
+    """Rows of the step-cost table: every measured series beside its own prediction, then what is predicted only."""
+    from cost_model.tables import step_cost_rows
+
+    fits = [(key, each.fit) for key, each in gathered.series]
+    compared = [*(each for _, each in gathered.series), *gathered.comparisons]
+    return tuple(step_cost_rows(fits, [each.prediction for each in compared if each.prediction is not None]))

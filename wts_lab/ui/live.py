@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wts_lab.study import Device, cases_for, one_launch, recorded_rows
+from wts_lab.compare import Way
+from wts_lab.recordings import recorded_rows
 
 if TYPE_CHECKING:
+    from wts_lab.bench_plan import WalkCase
+    from wts_lab.study import Device
     from wts_lab.ui.requests import PanelRequest
 
 Row = Mapping[str, Any]
@@ -50,15 +53,52 @@ class Outcome:
     error: Exception | None = None
 
 
+def ways_of(request: PanelRequest) -> tuple[Way, ...]:
+    """What a run of this request walks: the way asked for, and the stepwise reference to compare it with."""
+    return tuple(dict.fromkeys(((request.mode, request.precision), ("stepwise", "bf16"))))
+
+
 def launch(request: PanelRequest, device: Device, *, repeats: int = 100) -> RowSource:
     """Time the requested walk and the stepwise reference, interleaved, on this machine's GPU."""
-    cases = cases_for(request.load_head(), ((request.mode, request.precision), ("stepwise", "bf16")))
+    from wts_lab.bench_plan import comparison_cases
+
+    cases = tuple(case for case in comparison_cases(request.load_head()) if (case.mode, case.precision) in ways_of(request))
     lengths = request.walk_lengths()
 
     def rows(cancel: threading.Event, log: Log) -> Iterator[Row]:
-        return one_launch(cases, lengths, (request.l2_state,), repeats=repeats, cancel=cancel, log=log)
+        from wts_lab.bench import stream_points
+
+        for case in cases:
+            build_ahead(case, cancel, log)
+        log("Checking tokens against the twin, then timing.")
+        yield from stream_points(cases, lengths, (request.l2_state,), repeats=repeats, rounds=1, cancel=cancel)
 
     return RowSource(f"measured here: {device.name}", len(cases) * len(lengths), rows, is_live=True)
+
+
+def build_ahead(case: WalkCase, cancel: threading.Event, log: Log) -> None:
+    """Build a fused case's kernel before it is measured, so that the compiler's messages and a cancel reach the user.
+
+    The walk finds the finished build in the cache.  Raises BuildError and BuildCancelled.
+    """
+    if case.implementation != "wts":
+        return
+    import torch
+
+    from cost_model.placement import plan
+    from cost_model.terms import tiles_of
+    from wts_lab.abi import WalkSpec
+    from wts_lab.build import build_walk
+    from wts_lab.walk import EXCHANGE_REPLICAS, device_gpu
+
+    gpu = device_gpu(torch.device("cuda", 0))
+    blocks = min(gpu.sm_count, tiles_of(case.head.vocab_size))
+    placement = case.placement or plan(gpu, case.head, case.precision, case.mode, grid_blocks=blocks)
+    major, minor = torch.cuda.get_device_capability(0)
+    log(f"Building {case.label}.")
+    record = build_walk(WalkSpec.of(placement, rank=case.head.rank, precision=case.precision, replicas=EXCHANGE_REPLICAS),
+                        f"sm_{major}{minor}", log=log, cancel=cancel)
+    log(f"Built: {record.registers_per_thread} registers a thread, {record.spill_bytes} bytes spilled.")
 
 
 def replay(request: PanelRequest, records: Path | None = None, *, pace_s: float = 0.06) -> RowSource:
@@ -66,17 +106,17 @@ def replay(request: PanelRequest, records: Path | None = None, *, pace_s: float 
 
     Raises NothingRecorded, which lists what there is, when no record fits the request.
     """
-    recording = recorded_rows(request.load_gpu(), request.load_head(), request.mode, request.precision, request.l2_state,
-                              max_steps=request.steps, records=records)
+    recording = recorded_rows(request.load_gpu(), request.load_head(), ways_of(request), request.l2_state, max_steps=request.steps, records=records)
+    recorded = recording.rows
 
     def rows(cancel: threading.Event, log: Log) -> Iterator[Row]:
-        log(f"Replaying {len(recording.rows)} rows of {recording.label}.")
-        for row in recording.rows:
+        log(f"Replaying {len(recorded)} rows of {recording.label}.")
+        for row in recorded:
             if cancel.wait(pace_s):
                 return
             yield row
 
-    return RowSource(f"replayed: {recording.label}", len(recording.rows), rows, is_live=False)
+    return RowSource(f"replayed: {recording.label}", len(recorded), rows, is_live=False)
 
 
 class BackgroundRun:
@@ -127,6 +167,6 @@ class BackgroundRun:
                     break
         except Exception as caught:  # whatever went wrong belongs on the screen, not in a dead thread
             error = caught
-        status = "failed" if error is not None else "cancelled" if self._cancel.is_set() else "done"
+        status = "cancelled" if self._cancel.is_set() else "failed" if error is not None else "done"
         self.outcome = Outcome(status, tuple(rows), self.elapsed_s, error)
         self._on_end(self.outcome)

@@ -6,7 +6,11 @@ displays that are replaced on every change, with a line that says why and how to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import html
+import json
+from typing import TYPE_CHECKING, Protocol
+
+from wts_lab.ui.figures import Spec, draw
 
 if TYPE_CHECKING:
     import ipywidgets
@@ -14,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class FigureHolder(Protocol):
-    """Something with a `widget` to lay out, the `figure` it shows, and `show` to change it."""
+    """Something with a `widget` to lay out, the plotly `figure` it shows, and `show` to change it."""
 
     widget: ipywidgets.Widget
     figure: go.Figure
 
-    def show(self, fresh: go.Figure) -> None:
-        """Show `fresh` instead of the present figure."""
+    def show(self, spec: Spec) -> None:
+        """Show this spec instead of the present figure."""
 
 
 def probe_figure_widget() -> str | None:
@@ -42,22 +46,25 @@ def hold_figure() -> FigureHolder:
 
 
 class LiveFigure:
-    """A FigureWidget whose traces are updated in place as long as their number stays."""
+    """A FigureWidget that is sent only what changed since the last spec."""
 
     def __init__(self) -> None:
         import plotly.graph_objects as go
 
         self.widget = self.figure = go.FigureWidget()
+        self._shown: Spec = {"data": [], "layout": {}}
 
-    def show(self, fresh: go.Figure) -> None:
+    def show(self, spec: Spec) -> None:
         """Change data and layout in one message to the browser."""
-        if len(self.figure.data) != len(fresh.data):
+        shown, self._shown = self._shown, spec
+        if [trace["type"] for trace in shown["data"]] != [trace["type"] for trace in spec["data"]]:
             self.figure.data = ()
-            self.figure.add_traces(fresh.data)
+            self.figure.add_traces(spec["data"])
+            shown = {**shown, "data": spec["data"]}
         with self.figure.batch_update():
-            for old, new in zip(self.figure.data, fresh.data):
-                old.update(_updatable(new), overwrite=True)
-            self.figure.layout.update(fresh.layout.to_plotly_json(), overwrite=True)
+            for drawn, old, new in zip(self.figure.data, shown["data"], spec["data"]):
+                drawn.update(_changes(old, new), overwrite=True)
+            self.figure.layout.update(_changes(shown["layout"], spec["layout"]), overwrite=True)
 
 
 class StaticFigure:
@@ -69,23 +76,17 @@ class StaticFigure:
 
         self.figure = go.Figure()
         self.output = widgets.Output()
-        self.note = widgets.HTML(f"<small>Static figure: live ones do not work here ({reason}). Install anywidget and reload the page.</small>")
+        self.note = widgets.HTML(f"<small>Static figure: live ones do not work here ({html.escape(reason)}). Install anywidget and reload the page.</small>")
         self.widget = widgets.VBox([self.note, self.output])
 
-    def show(self, fresh: go.Figure) -> None:
+    def show(self, spec: Spec) -> None:
         """Replace the display."""
-        self.figure = fresh
-        self.output.outputs = ({"output_type": "display_data", "metadata": {}, "data": {
-            "application/vnd.plotly.v1+json": _as_plain_json(fresh), "text/plain": "plotly figure"}},)
+        self.figure = draw(spec)
+        data = {"application/vnd.plotly.v1+json": json.loads(self.figure.to_json()), "text/plain": "plotly figure"}
+        self.output.outputs = ({"output_type": "display_data", "metadata": {}, "data": data},)
 
 
-def _as_plain_json(figure: go.Figure) -> dict[str, Any]:
-    """The figure as JSON-ready values: no arrays, no tuples."""
-    import json
-
-    return json.loads(figure.to_json())
-
-
-def _updatable(trace: Any) -> dict[str, Any]:
-    """A trace's properties without those that cannot be changed."""
-    return {key: value for key, value in trace.to_plotly_json().items() if key not in ("type", "uid")}
+def _changes(old: Spec, new: Spec) -> Spec:
+    """Properties of `new` that differ from `old`; those that `new` lacks become None."""
+    gone = {key: None for key in old if key not in new}
+    return {**gone, **{key: value for key, value in new.items() if key != "type" and old.get(key) != value}}

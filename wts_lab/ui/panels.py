@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import html
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from wts_lab import study
+from cost_model.units import format_interval_us, format_us
+from wts_lab import compare, study
 from wts_lab.ui import figures, live
 from wts_lab.ui.live_figure import FigureHolder, hold_figure
 from wts_lab.ui.requests import OWN_SIZES, PRECISIONS_BY_MODE, FieldSpec, PanelRequest, describe
-from wts_lab.ui.tier_figure import memory_tiers_figure
+from wts_lab.ui.step_figure import step_terms_spec
+from wts_lab.ui.tier_figure import memory_tiers_spec
 
 if TYPE_CHECKING:
     import ipywidgets
@@ -124,6 +126,33 @@ def _arrange(handles: Handles) -> ipywidgets.Widget:
     return widgets.VBox([widgets.HBox([left, right]), widgets.Accordion([handles.log], titles=["Messages of the run"])])
 
 
+def write_record(rows: Sequence[live.Row], out: Path) -> Path:
+    """Keep a live run's rows as an immutable record under `out`; returns its path."""
+    from datetime import datetime, timezone
+
+    from cost_model.measurement import record_path, write_walk
+
+    device = study.capable_device()
+    gpu_id = study.recognise(device).id if device is not None else "unknown-gpu"
+    name = study.free_case_name(out, gpu_id, "panel")
+    return write_walk(record_path(out, gpu_id, datetime.now(timezone.utc), name), rows)
+
+
+def fit_table(comparisons: Sequence[Comparison]) -> str:
+    """Fitted step and entry beside the prediction, as a small HTML table."""
+    cells = []
+    for each in comparisons:
+        if each.fit is None:
+            continue
+        fit, prediction = each.fit, each.prediction
+        shown = (each.label, format_us(fit.step_us), format_interval_us(fit.step_us_low, fit.step_us_high), format_us(prediction.step_us), format_us(fit.entry_us))
+        cells.append("<tr>" + "".join(f"<td style='padding:2px 8px'>{html.escape(text)}</td>" for text in shown) + "</tr>")
+        if fit.reason:
+            cells.append(f"<tr><td colspan=5 style='padding:2px 8px;color:{figures.QUIET}'>{html.escape(fit.reason)}</td></tr>")
+    titles = "".join(f"<th style='padding:2px 8px;text-align:left'>{title}</th>" for title in ("", "step", "95 % interval", "predicted", "entry"))
+    return f"<table style='font-size:12.5px;line-height:1.3'><tr>{titles}</tr>{''.join(cells)}</table>" if cells else ""
+
+
 class _Actions:
     """What the controls and buttons do: each edits the request or the run, calls one function, shows one result."""
 
@@ -151,16 +180,15 @@ class _Actions:
             request = self.handles.request
             try:
                 head, gpu = request.load_head(), request.load_gpu()
-                self.handles.comparisons = study.predicted_comparisons(
-                    gpu, head, request.workload(), ((request.mode, request.precision), ("stepwise", "bf16")))
+                self.handles.comparisons = compare.predicted_comparisons(gpu, head, request.workload(), live.ways_of(request))
             except BadInput as error:
                 self._say(str(error), is_error=True)
                 return
             self._say("")
             self.handles.summary.value = ""
             self._draw()
-            tiers = study.tiers_of(gpu, head, self.handles.comparisons[0])
-            self.handles.tiers_figure.show(memory_tiers_figure(tiers, title=f"Where the matrix sits: {self.handles.comparisons[0].label}"))
+            tiers = compare.tiers_of(gpu, head, self.handles.comparisons[0])
+            self.handles.tiers_figure.show(memory_tiers_spec(tiers, title=f"Where the matrix sits: {self.handles.comparisons[0].label}"))
 
     def _sync_controls(self) -> None:
         request, controls = self.handles.request, self.handles.controls
@@ -179,8 +207,8 @@ class _Actions:
         """Both figures of times from the comparisons in hand."""
         request, comparisons = self.handles.request, self.handles.comparisons
         title = f"Call time on {request.gpu}, V {request.vocab_size:,}, rank {request.rank}, L2 {request.l2_state} ({source})"
-        self.handles.call_figure.show(figures.call_time_figure(comparisons, steps=request.steps, title=title, height_px=460))
-        self.handles.terms_figure.show(figures.step_terms_figure(comparisons))
+        self.handles.call_figure.show(figures.call_time_spec(comparisons, steps=request.steps, title=title, height_px=460))
+        self.handles.terms_figure.show(step_terms_spec(comparisons))
 
     def start(self) -> None:
         """The Run button: find a source, start pulling it."""
@@ -201,7 +229,7 @@ class _Actions:
         def on_row(row: live.Row, count: int) -> None:
             seen.append(row)
             with handles._lock:
-                handles.comparisons = study.with_points(base, seen)
+                handles.comparisons = compare.with_points(base, seen)
                 self._draw(source.label)
             handles.progress.value = count
             handles.status.value = f"{count} of {source.total} points, {handles.run.elapsed_s:.0f} s"
@@ -212,7 +240,7 @@ class _Actions:
     def _source(self) -> live.RowSource:
         device = study.capable_device() if self.is_live in (None, True) else None
         if device is None and self.is_live:
-            raise study.NoDevice()
+            raise study.no_device()
         if device is not None:
             return live.launch(self.handles.request, device, repeats=self.repeats)
         return live.replay(self.handles.request, self.records, pace_s=self.pace_s)
@@ -241,12 +269,12 @@ class _Actions:
     def _show_fit(self, source: live.RowSource, outcome: live.Outcome) -> None:
         handles = self.handles
         if source.is_live:
-            handles.record_path = study.write_panel_record(outcome.rows, self.out, handles.request)
+            handles.record_path = write_record(outcome.rows, self.out)
             self._append_log(f"Wrote {handles.record_path}.")
         with handles._lock:
-            handles.comparisons = study.with_fits(handles.comparisons, outcome.rows)
+            handles.comparisons = compare.with_fits(handles.comparisons, outcome.rows)
             self._draw(source.label)
-            handles.summary.value = study.fit_summary_html(handles.comparisons)
+            handles.summary.value = fit_table(handles.comparisons)
 
     def _set_running(self, is_running: bool, source: live.RowSource | None = None) -> None:
         handles = self.handles

@@ -1,6 +1,6 @@
 """The memory tiers to scale, with W2 placed in them: one multiprocessor on the left, the whole chip on the right.
 
-See `figures` for colours and axes; the numbers come from `wts_lab.tiers`.
+See `figures` for colours and specs; the numbers come from `wts_lab.tiers`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cost_model.units import BYTES_PER_KIB, BYTES_PER_MIB, format_bytes
-from wts_lab.ui.figures import GRID, INK, PAPER, QUIET, axis, heading, layout
+from wts_lab.ui.figures import INK, PAPER, QUIET, Spec, axis, draw, heading, layout
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -20,52 +20,63 @@ COLOURS = {"registers": "#009E73", "shared memory": "#56B4E9", "L2": "#E69F00", 
 CHIP_AXIS_HEADROOM = 1.6
 """The chip axis ends at this many times its largest tier below HBM; HBM runs out of the frame and says how far it goes."""
 
+BLOCK_DOMAIN, CHIP_DOMAIN = (0.0, 0.31), (0.45, 1.0)
+BAR_HEIGHT = 0.42
+
 
 def memory_tiers_figure(tiers: Sequence[Tier], *, title: str = "Where the matrix sits", height_px: int = 400) -> go.Figure:
     """Capacity of each tier as an outline, what a step reads from it filled, what lies there at rest hatched; lengths to scale."""
-    from plotly.subplots import make_subplots
+    return draw(memory_tiers_spec(tiers, title=title, height_px=height_px))
 
+
+def memory_tiers_spec(tiers: Sequence[Tier], *, title: str = "Where the matrix sits", height_px: int = 400) -> Spec:
+    """The spec of `memory_tiers_figure`."""
     block = [tier for tier in tiers if tier.scope == "block"]
     chip = [tier for tier in tiers if tier.scope == "chip"]
-    figure = make_subplots(rows=1, cols=2, column_widths=[0.36, 0.64], horizontal_spacing=0.14,
-                           subplot_titles=("one block = one multiprocessor", "whole chip"))
     block_end = max(tier.capacity_bytes for tier in block) / BYTES_PER_KIB * 1.04
     below_hbm = max(tier.capacity_bytes for tier in chip if tier.name != "HBM")
-    largest_part = max(max(tier.kept_bytes, tier.at_rest_bytes) for tier in chip)
-    chip_end = max(below_hbm, largest_part) / BYTES_PER_MIB * CHIP_AXIS_HEADROOM
-    _draw(figure, block, BYTES_PER_KIB, block_end, 1)
-    _draw(figure, chip, BYTES_PER_MIB, chip_end, 2)
-    figure.update_xaxes(**axis("size [KiB]", range=[0, block_end]), row=1, col=1)
-    figure.update_xaxes(**axis("size [MiB]", range=[0, chip_end]), row=1, col=2)
-    figure.update_layout(**layout(height_px, barmode="overlay", showlegend=False, margin=dict(l=120, r=40, t=104, b=60), title=heading(
-        title, "filled: W2 read from here in every step · hatched: at rest, read when a walk begins · dotted: landing space · outline: capacity, to scale")))
-    return figure
+    largest = max(below_hbm, *(max(tier.kept_bytes, tier.at_rest_bytes) for tier in chip))
+    chip_end = largest / BYTES_PER_MIB * CHIP_AXIS_HEADROOM
+    subtitle = "filled: W2 read from here in every step · hatched: at rest, read when a walk begins · dotted: landing space · outline: capacity, to scale"
+    titles = [dict(text=text, x=domain[0], y=1.12, xref="paper", yref="paper", xanchor="left", showarrow=False, font=dict(size=14, color=INK))
+              for text, domain in (("one block = one multiprocessor", BLOCK_DOMAIN), ("whole chip", CHIP_DOMAIN))]
+    return dict(
+        data=_bars(block, BYTES_PER_KIB, block_end, "") + _bars(chip, BYTES_PER_MIB, chip_end, "2"),
+        layout=layout(height_px, barmode="overlay", showlegend=False, margin=dict(l=150, r=40, t=116, b=60), title=heading(title, subtitle),
+                      annotations=titles + _notes(block, BYTES_PER_KIB, block_end, "") + _notes(chip, BYTES_PER_MIB, chip_end, "2"),
+                      xaxis=axis("size [KiB]", range=[0, block_end], domain=list(BLOCK_DOMAIN), anchor="y"), yaxis=_names(block, "x"),
+                      xaxis2=axis("size [MiB]", range=[0, chip_end], domain=list(CHIP_DOMAIN), anchor="y2"), yaxis2=_names(chip, "x2")))
 
 
-def _draw(figure: go.Figure, tiers: Sequence[Tier], scale: int, end: float, column: int) -> None:
-    """Three overlaid bar traces (capacity, at rest, kept) and a line of text above each bar."""
-    import plotly.graph_objects as go
+def _names(tiers: Sequence[Tier], anchor: str) -> Spec:
+    """The axis that names the tiers, first on top."""
+    return axis(anchor=anchor, tickvals=list(range(len(tiers))), ticktext=[f"<b>{tier.name}</b> " for tier in tiers], range=[len(tiers) - 0.45, -0.75],
+                showgrid=False, ticks="")
 
-    names = [tier.name for tier in tiers]
-    positions = list(range(len(tiers)))
-    capacity = [min(tier.capacity_bytes / scale, end) for tier in tiers]
-    colours = [COLOURS[name] for name in names]
-    where = dict(row=1, col=column)
-    hover = [_describe(tier) for tier in tiers]
-    common = dict(orientation="h", y=positions, hovertext=hover, hovertemplate="%{hovertext}<extra></extra>")
-    figure.add_trace(go.Bar(name="capacity", x=capacity, width=0.42, marker=dict(color="#f6f7f8", line=dict(color="#9aa3af", width=1.2)), **common), **where)
-    figure.add_trace(go.Bar(name="at rest", x=[tier.at_rest_bytes / scale for tier in tiers], width=0.42,
-                            marker=dict(color=PAPER, line=dict(color=colours, width=1), pattern=dict(shape="/", fgcolor=colours, size=7, solidity=0.35)), **common), **where)
-    figure.add_trace(go.Bar(name="kept", x=[tier.kept_bytes / scale for tier in tiers], width=0.42,
-                            marker=dict(color=colours, line=dict(color=PAPER, width=0.5)), **common), **where)
-    figure.add_trace(go.Bar(name="landing", base=[tier.kept_bytes / scale for tier in tiers], x=[tier.landing_bytes / scale for tier in tiers], width=0.42,
-                            marker=dict(color=PAPER, line=dict(color=colours, width=1), pattern=dict(shape=".", fgcolor=colours, size=6, solidity=0.3)), **common), **where)
-    figure.update_yaxes(tickvals=positions, ticktext=[f"<b>{name}</b>" for name in names], range=[len(tiers) - 0.45, -0.75], showgrid=False,
-                        zeroline=False, linecolor=GRID, tickfont=dict(size=13, color=INK), **where)
-    for position, tier in zip(positions, tiers):
-        figure.add_annotation(text=_describe(tier), x=0, y=position - 0.36, xanchor="left", showarrow=False, font=dict(size=12.5, color=QUIET), **where)
-        if tier.capacity_bytes / scale > end:
-            figure.add_annotation(text="continues →", x=end, y=position, xanchor="right", showarrow=False, font=dict(size=12, color=QUIET), **where)
+
+def _bars(tiers: Sequence[Tier], scale: int, end: float, suffix: str) -> list[Spec]:
+    """Four overlaid bar traces: capacity, at rest, kept, landing space."""
+    colours = [COLOURS[tier.name] for tier in tiers]
+    common = dict(type="bar", orientation="h", y=list(range(len(tiers))), width=BAR_HEIGHT, xaxis="x" + suffix, yaxis="y" + suffix,
+                  hovertext=[_describe(tier) for tier in tiers], hovertemplate="%{hovertext}<extra></extra>")
+
+    def pattern(shape: str, size: int, solidity: float) -> Spec:
+        return dict(color=PAPER, line=dict(color=colours, width=1), pattern=dict(shape=shape, fgcolor=colours, bgcolor=PAPER, size=size, solidity=solidity))
+
+    return [
+        dict(common, name="capacity", x=[min(tier.capacity_bytes / scale, end) for tier in tiers], marker=dict(color="#f6f7f8", line=dict(color="#9aa3af", width=1.2))),
+        dict(common, name="at rest", x=[tier.at_rest_bytes / scale for tier in tiers], marker=pattern("/", 7, 0.35)),
+        dict(common, name="kept", x=[tier.kept_bytes / scale for tier in tiers], marker=dict(color=colours, line=dict(color=PAPER, width=0.5))),
+        dict(common, name="landing", base=[tier.kept_bytes / scale for tier in tiers], x=[tier.landing_bytes / scale for tier in tiers], marker=pattern(".", 6, 0.3)),
+    ]
+
+
+def _notes(tiers: Sequence[Tier], scale: int, end: float, suffix: str) -> list[Spec]:
+    """A line of text above each bar, and 'continues' on a bar that runs out of the frame."""
+    where = dict(xref="x" + suffix, yref="y" + suffix, showarrow=False)
+    notes = [dict(where, text=_describe(tier), x=0, y=place - 0.36, xanchor="left", font=dict(size=12.5, color=QUIET)) for place, tier in enumerate(tiers)]
+    return notes + [dict(where, text="continues →", x=end, y=place, xanchor="right", font=dict(size=12, color=QUIET))
+                    for place, tier in enumerate(tiers) if tier.capacity_bytes / scale > end]
 
 
 def _describe(tier: Tier) -> str:
