@@ -16,7 +16,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 # "gpu" where an NVIDIA GPU of compute capability 8.0 or more is usable, else "cpu". A container may have the device and the
 # driver's library but no nvidia-smi; it counts as usable.
 GPU := $(shell if command -v nvidia-smi >/dev/null 2>&1; then \
-	nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk -F. '$$1 >= 8 { found = 1 } END { print found ? "gpu" : "cpu" }'; \
+	nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk -F. '$$1 + 0 >= 8 { found = 1 } END { print found ? "gpu" : "cpu" }'; \
 	elif [ -e /dev/nvidia0 ] && ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then echo gpu; else echo cpu; fi)
 
 # ",compiler" where no CUDA compiler is found: the extra brings one from wheels.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -77,6 +78,15 @@ def show_fits(fits: Sequence[tuple[SeriesKey, StepFit]]) -> None:
     for key, fit in fits:
         if fit.reason:
             typer.echo(f"Note: {key.describe()}: {fit.reason}.")
+
+
+def write_fits(fits: Sequence[tuple[SeriesKey, StepFit]], folder: Path) -> list[Path]:
+    """Write fitted series as `step_costs.csv`, `.parquet` and `.md` and return the paths."""
+    from cost_model import tables
+
+    rows = tables.step_cost_rows(fits)
+    writers = {".csv": tables.write_csv, ".parquet": tables.write_parquet, ".md": tables.write_markdown}
+    return [write(rows, folder / f"step_costs{suffix}") for suffix, write in writers.items()]
 
 
 def show_study(result: StudyResult, written: Written) -> None:

@@ -296,6 +296,15 @@ def test_fit_takes_folders_and_shows_a_table(tmp_path):
     assert result.exit_code == 0 and "2.50 µs" in result.stdout
 
 
+def test_fit_writes_its_table_in_three_formats(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    record = whole_record(tmp_path)
+    assert run("fit", str(record), "--out", str(tmp_path / "tables")).exit_code == 0
+    for frame in (pandas.read_csv(tmp_path / "tables" / "step_costs.csv"), pandas.read_parquet(tmp_path / "tables" / "step_costs.parquet")):
+        assert frame["step_us"].tolist() == pytest.approx([2.5], rel=1e-3)
+    assert "2.5" in (tmp_path / "tables" / "step_costs.md").read_text()
+
+
 # --- interruption and faults ----------------------------------------------------------------------------------------------
 
 

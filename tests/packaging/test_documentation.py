@@ -1,0 +1,67 @@
+"""The documentation follows the code: every command and option is described, every command shown is one, every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def shown_commands(text: str) -> list[list[str]]:
+    """Words of every `wts-lab` line in the shell blocks of a document."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if "wts-lab" in line]
+    return [shlex.split(line.strip().split("wts-lab", 1)[1], comments=True) for line in lines]
+
+
+def options_of(command) -> set[str]:
+    """Option names of a command."""
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")}
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict:
+    typer = pytest.importorskip("typer")
+    from wts_lab import cli
+
+    return typer.main.get_command(cli.app).commands
+
+
+def test_every_command_has_a_section_and_every_option_is_named(commands):
+    text = (ROOT / "docs" / "command-line.md").read_text()
+    for name, command in commands.items():
+        assert f"## {name}\n" in text
+        for option in options_of(command):
+            assert option in text, f"{name} {option} is not in docs/command-line.md"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_shown_exist_with_their_options(document, commands):
+    for words in shown_commands(document.read_text()):
+        assert words[0] in commands, words
+        for word in words[1:]:
+            if word.startswith("--"):
+                assert word in options_of(commands[words[0]]), f"{document.name}: {words[0]} has no {word}"
+
+
+def test_the_scan_sees_commands():
+    assert ["fit", "x", "--json"] in shown_commands("```sh\nwts-lab fit x --json   # comment\n```")
+    assert len(shown_commands((ROOT / "docs" / "command-line.md").read_text())) > 10
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document):
+    for target in LINK.findall(document.read_text()):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}, which is not there"
+
+
+def test_make_targets_shown_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = set(re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert {first or second for first, second in shown} <= targets
