@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from wts_lab.bench_plan import WalkCase, exchange_name, exchange_replicas
@@ -116,23 +117,46 @@ class GroupInputs:
         return MarkovHead(whole(self.head.target_vocab_size), whole(self.head.padded_vocab_size), vocab_size=self.head.vocab_size)
 
 
+Capture = Callable[[Callable[[], Any]], Callable[[], None]]
+"""Turns a function that enqueues work into one that repeats it: a CUDA graph and its replay."""
+
+
+def capture_graph(work: Callable[[], Any]) -> Callable[[], None]:
+    """Capture what ``work`` enqueues on the current device, after running it outside the graph; returns the replay."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
 class Subject:
     """One case, prepared: captured in a CUDA graph for each walk length, checked, ready to be timed."""
 
-    def __init__(self, case: WalkCase, inputs: GroupInputs, steps: Sequence[int], flush: Callable[[], None]) -> None:
-        import torch
-
-        self._torch = torch
+    def __init__(
+        self, case: WalkCase, inputs: GroupInputs, steps: Sequence[int], flush: Callable[[], None], capture: Capture
+    ) -> None:
         self._case, self._inputs, self._flush = case, inputs, flush
         self._walk = self._make(inputs.head)
-        self._graphs: dict[int, Any] = {}
+        self._replays: dict[int, Callable[[], None]] = {}
         self._tokens: dict[int, Any] = {}
+        self._seen: dict[int, Any] = {}
         for length in sorted(steps, reverse=True):
-            self._capture(length)
+            base = inputs.base[:, :length]
+            tokens = self._tokens[length] = inputs.anchor.new_empty(base.shape[:2])
+            self._replays[length] = capture(partial(self._walk, base, inputs.anchor, tokens_out=tokens))
 
     def call(self, steps: int) -> Callable[[], None]:
         """What is timed: one replay of the graph of that walk length."""
-        return self._graphs[steps].replay
+        return self._replays[steps]
 
     def before(self, steps: int, l2_state: str) -> Callable[[], None] | None:
         """What precedes each call, untimed: nothing when warm, the flush when cold, and when serving the flush followed
@@ -199,29 +223,11 @@ class Subject:
             placement=case.placement, rounding=case.rounding, **extra,
         )
 
-    def _capture(self, steps: int) -> None:
-        """Capture the walk over the group's inputs, after running it once outside the graph."""
-        torch = self._torch
-        base, anchor = self._inputs.base[:, :steps], self._inputs.anchor
-        tokens = torch.empty(base.shape[:2], dtype=torch.int64, device=base.device)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._walk(base, anchor, tokens_out=tokens)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._walk(base, anchor, tokens_out=tokens)
-        self._graphs[steps], self._tokens[steps] = graph, tokens
-
     def _replay_all(self) -> None:
-        """Replay every walk length once over poisoned output, and wait."""
-        for length, graph in self._graphs.items():
+        """Replay every walk length once over poisoned output."""
+        for length, replay in self._replays.items():
             self._tokens[length].fill_(-1)
-            graph.replay()
-        self._torch.cuda.synchronize()
+            replay()
 
     def _match_on_timed_weights(self) -> float:
         """Share equal to the int8x2 twin over all walk lengths and several fresh inputs."""
@@ -318,7 +324,7 @@ class GpuBench:
         if self._flush is None:
             self._flush = Flusher(self._device)
         inputs = GroupInputs(cases[0], max(steps), seed, self._device)
-        return [Subject(case, inputs, steps, self._flush) for case in cases]
+        return [Subject(case, inputs, steps, self._flush, capture_graph) for case in cases]
 
     def clocks(self) -> ClockReading:
         """Clock and throttle reasons now."""

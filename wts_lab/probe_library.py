@@ -104,19 +104,24 @@ class ProbeDevice:
         return self._torch.randint(0, 256, (bytes_,), dtype=self._torch.uint8, device=self._device)
 
     def ring(self, lines: int) -> Any:
-        """int32 ``[lines, 32]``: the first word of each line is the index of the next line's first word, in random order."""
-        torch = self._torch
-        order = torch.randperm(lines, device=self._device)
-        ring = torch.zeros((lines, 32), dtype=torch.int32, device=self._device)
-        ring[order, 0] = (order.roll(-1) * 32).to(torch.int32)
-        return ring
+        """See :func:`random_ring`."""
+        return random_ring(lines, self._device)
 
     def capture(self, launch: Callable[[], None]) -> Callable[[], None]:
         """A CUDA graph of what ``launch`` enqueues; returns its replay."""
-        torch = self._torch
-        launch()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            launch()
-        return graph.replay
+        from wts_lab.bench_gpu import capture_graph
+
+        return capture_graph(launch)
+
+
+def random_ring(lines: int, device: Any) -> Any:
+    """int32 ``[lines, 32]``: the first word of a line is the index, in words, of the next line's first word.
+
+    The lines form one cycle in random order, so that a chase visits all of them before it comes back.
+    """
+    import torch
+
+    order = torch.randperm(lines, device=device)
+    ring = torch.zeros((lines, 32), dtype=torch.int32, device=device)
+    ring[order, 0] = (order.roll(-1) * 32).to(torch.int32)
+    return ring
