@@ -101,7 +101,7 @@ def write_calibration(gpu: Gpu, path: Path | str) -> Path:
 def _rows(probes: pandas.DataFrame, probe: str, variant: str) -> pandas.DataFrame:
     """Return the rows of one probe's variant that kept samples, or name the variants there are."""
     of_probe = probes[probes["probe"] == probe]
-    rows = of_probe[(of_probe["variant"] == variant) & [len(samples) > 0 for samples in of_probe["samples_us"]]]
+    rows = of_probe[(of_probe["variant"] == variant) & (of_probe["samples_us"].map(len) > 0)]
     if not len(rows):
         there = ", ".join(sorted(set(map(str, of_probe["variant"])))) or "none"
         raise CalibrationError(f"the probe {probe} has no samples of variant {variant!r}; there are {there}")

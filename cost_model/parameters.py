@@ -127,7 +127,8 @@ class ByIdentity:
 @lru_cache(maxsize=64)
 def _resolve(key: ByIdentity) -> Parameters:
     """Resolve once for one Gpu object."""
-    gpu, reference = key.gpu, _reference()
+    gpu = key.gpu
+    reference = _reference(calibrated=gpu.id != REFERENCE_GPU)
     needed = {"sm_count", "boost_clock_mhz", "dram_bandwidth_bytes_per_s"}
     if READ_CURVE not in gpu.curves:
         needed |= set(_CURVE_FACTS)
@@ -256,11 +257,12 @@ def _transferred_curve(gpu: Gpu, reference: Gpu) -> BandwidthCurve:
 # --- the reference --------------------------------------------------------------------------------------------------------
 
 
-def _reference() -> Gpu:
-    """Return the reference GPU with every parameter: calibrated figures first, published ones for what is left."""
-    calibrated = load_gpu(REFERENCE_GPU)
-    figures, curves = published_reference()
-    return _merged(calibrated, figures, curves)
+def _reference(calibrated: bool) -> Gpu:
+    """Return the reference GPU with every parameter: calibrated figures first, where asked for, and published ones for the rest.
+
+    For the reference GPU itself only published figures fill gaps: whoever loads it without its calibration means that.
+    """
+    return _merged(load_gpu(REFERENCE_GPU, calibrated=calibrated), *published_reference())
 
 
 def _merged(gpu: Gpu, figures: Mapping[str, Figure], curves: Mapping[str, BandwidthCurve]) -> Gpu:

@@ -1,0 +1,115 @@
+"""The planner: invariants over random shapes and GPUs, then what is known of real ones."""
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cost_model import terms
+from cost_model.errors import BadInput
+from cost_model.gpu import load_gpu
+from cost_model.head import Head
+from cost_model.placement import (
+    Placement, PlanError, capacity_problem, enumerate_placements, fragment_registers, plan, register_cap, registers_claim, shared_bytes, slots_needed,
+)
+
+GPUS = {name: load_gpu(name, calibrated=False) for name in ("h200-sxm", "a100-sxm-80gb", "rtx-4090", "b200-sxm", "l4")}
+SHAPES = dict(vocab=st.integers(1, 600_000), rank=st.integers(1, 16).map(lambda n: 32 * n), gpu=st.sampled_from(sorted(GPUS)),
+              precision=st.sampled_from(["int8x2", "bf16"]), warps=st.sampled_from([4, 8, 16]))
+
+
+@settings(max_examples=80, deadline=None)
+@given(**SHAPES, mode=st.sampled_from(["resident", "streaming"]))
+def test_every_plan_fits_and_places_every_tile(vocab, rank, gpu, precision, warps, mode):
+    chip, head = GPUS[gpu], Head.markov(vocab, rank)
+    try:
+        placement = plan(chip, head, precision, mode, warps=warps)
+    except PlanError as error:
+        assert gpu in str(error)
+        return
+    blocks = chip.sm_count
+    assert placement.register_tiles + placement.shared_tiles + placement.streamed_tiles == placement.tiles
+    assert placement.tiles * blocks >= terms.tiles_of(vocab), "all tiles are placed"
+    assert placement.tiles == slots_needed(vocab, blocks, warps) * warps, "and no slot is wasted"
+    assert shared_bytes(placement, rank, precision) <= chip.value("smem_bytes_per_block_optin")
+    claim = registers_claim(placement, rank, precision)
+    assert not claim.spills and claim.registers_per_thread * warps * 32 * 4 <= chip.value("register_file_bytes_per_sm")
+    assert capacity_problem(placement, chip, rank, precision) is None
+    assert (placement.streamed_tiles == placement.tiles) == (mode == "streaming")
+    assert (placement.staging_tiles > 0) == (placement.streamed_tiles > 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(vocab=st.integers(1000, 400_000), gpu=st.sampled_from(sorted(GPUS)))
+def test_the_plan_is_among_the_placements_and_streams_least_of_those_fed(vocab, gpu):
+    chip, head = GPUS[gpu], Head.markov(vocab, 256)
+    placements = list(enumerate_placements(chip, head, "int8x2", "resident"))
+    assume(placements)
+    best = plan(chip, head, "int8x2", "resident")
+    assert best in placements
+    fed = [one for one in placements if one.staging_tiles * 4096 >= min(48 * 1024, one.streamed_tiles * 4096) or not one.streamed_tiles]
+    if fed:
+        assert best.streamed_tiles == min(one.streamed_tiles for one in fed)
+
+
+def test_qwen_on_an_h200_is_fully_resident_with_shared_reads_near_the_products():
+    placement = plan(GPUS["h200-sxm"], Head.markov(151_936, 256), "int8x2", "resident")
+    assert (placement.slots, placement.warps, placement.residency) == (9, 8, 1.0)
+    assert placement.register_slots in (5, 6), "5 or 6 of 9 tiles a warp, as the study found"
+
+
+def test_small_shared_memory_leaves_more_to_stream():
+    head = Head.markov(248_320, 256)
+    assert plan(GPUS["rtx-4090"], head, "int8x2", "resident").residency < plan(GPUS["h200-sxm"], head, "int8x2", "resident").residency < 1
+
+
+def test_bf16_at_152k_needs_513_kib_a_multiprocessor_of_a_b200():
+    chip, head = GPUS["b200-sxm"], Head.markov(151_936, 256)
+    needed = terms.tiles_of(151_936) * terms.tile_bytes(256, "bf16") / chip.sm_count
+    assert needed / 1024 == pytest.approx(513, abs=1)
+    assert plan(chip, head, "bf16", "resident").residency < 1
+
+
+def test_registers_of_one_tile():
+    assert fragment_registers(256, "int8x2") == 32 and fragment_registers(256, "bf16") == 64 and fragment_registers(32, "int8x2") == 4
+    assert (register_cap(8), register_cap(16), register_cap(4)) == (255, 128, 255)
+
+
+def test_seven_tiles_a_warp_spill_at_eight_warps_and_five_do_not():
+    assert registers_claim(Placement(8, 56, 16, 0, 0), 256, "int8x2").spills
+    assert not registers_claim(Placement(8, 40, 32, 0, 0), 256, "int8x2").spills
+
+
+def test_shared_bytes_by_hand():
+    # 4 slots x 8 warps x 4,096; scales of 3 accumulator groups x 8 warps x 256; latent 512 + 16; 8 keys
+    assert shared_bytes(Placement(8, 40, 32, 0, 0), 256, "int8x2") == 131_072 + 6_144 + 528 + 32
+
+
+@pytest.mark.parametrize("counts, word", [
+    ((8, 7, 0, 0, 0), "multiple of warps"), ((8, 0, 0, 0, 0), "no tile"), ((8, 8, 0, 8, 0), "staging ring"), ((8, 8, 0, 0, 8), "staging"),
+    ((8, 0, 0, 8, 16), "above streamed_tiles"), ((0, 0, 0, 8, 8), "warps"), ((33, 33, 0, 0, 0), "warps"), ((8, -8, 8, 0, 0), "register_tiles"),
+])
+def test_placements_that_cannot_be_are_refused(counts, word):
+    with pytest.raises(BadInput, match=word):
+        Placement(*counts)
+
+
+def test_what_does_not_fit_is_said_with_needed_and_available():
+    chip = GPUS["rtx-4090"]
+    assert "101,376" in capacity_problem(Placement(8, 0, 72, 0, 0), chip, 256, "int8x2")
+    assert "registers a thread" in capacity_problem(Placement(8, 64, 8, 0, 0), chip, 256, "int8x2")
+    with pytest.raises(PlanError, match="rtx-4090.*32 warps.*are allowed"):
+        plan(chip, Head.markov(1_000_000, 512), "bf16", "resident", warps=32)
+
+
+def test_a_smaller_grid_needs_more_slots():
+    head = Head.markov(151_936, 256)
+    assert plan(GPUS["h200-sxm"], head, "int8x2", "resident", grid_blocks=66).slots == 18
+    with pytest.raises(BadInput, match="grid_blocks"):
+        plan(GPUS["h200-sxm"], head, "int8x2", "resident", grid_blocks=0)
+
+
+def test_planning_is_repeatable_and_as_dict_is_plain():
+    head = Head.markov(100_000, 128)
+    assert plan(GPUS["h200-sxm"], head, "int8x2", "resident") == plan(load_gpu("h200-sxm", calibrated=False), head, "int8x2", "resident")
+    assert Placement(8, 40, 32, 0, 0).as_dict() == {"warps": 8, "register_tiles": 40, "shared_tiles": 32, "streamed_tiles": 0, "staging_tiles": 0,
+                                                    "tensor_tiles": 0, "slots": 9, "residency": 1.0}
