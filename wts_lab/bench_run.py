@@ -147,8 +147,8 @@ class _RunFolder:
         return cls(RunPlan.from_dict(values["plan"]), file.parent, file.parent.parent / values["record"], values["run_id"])
 
     def part(self, process_index: int, group: int) -> Path:
-        """File of one part."""
-        return self.folder / f"process-{process_index}-group-{group}.parquet"
+        """File of one part; its name begins with a point, so that readers of the whole folder pass it over."""
+        return self.folder / f".process-{process_index}-group-{group}.parquet"
 
     def finished(self, process_index: int) -> list[int]:
         """Groups of a process whose part is there; a part is written whole, so being there is being finished."""

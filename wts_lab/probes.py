@@ -15,7 +15,7 @@ Most units are slopes: the same kernel with two repeat counts, difference over d
 | graph_node         | one more empty kernel in a graph                  | -                       | grid                              |
 | mma_s8, mma_bf16   | one product of every accumulator of every warp    | operations, a multiproc.| warps a block                     |
 
-``PRIMARY`` names the variant of each probe that a calibration reads. A probe that fails is reported and left out; the
+``PRIMARY`` (kept in `cost_model.calibrate`) names the variant of each probe that a calibration reads. A probe that fails is reported and left out; the
 others are measured all the same.
 """
 
@@ -26,19 +26,13 @@ from statistics import median
 from typing import Any
 from uuid import uuid4
 
+from cost_model.calibrate import PRIMARY_VARIANTS as PRIMARY
 from cost_model.measurement import walk_row
 from wts_lab.bench import PointSamples, utc_now
-from wts_lab.probe_jobs import WALK_REPLICAS, Job, ProbeSizes, all_jobs
+from wts_lab.probe_jobs import Job, ProbeSizes, all_jobs
 from wts_lab.probe_library import ProbeDevice, ProbeError, ProbeLibrary
 
 __all__ = ["PRIMARY", "ProbeError", "ProbeSizes", "run_probes", "slope_samples"]
-
-PRIMARY: Mapping[str, str] = {
-    "exchange": f"walk-r{WALK_REPLICAS}", "l2_latency": "ring-1MiB", "hbm_latency": "ring-1GiB", "shared_read": "threads-256",
-    "read_bandwidth": "cp_async-256", "graph_launch": "blocks-1", "cooperative_launch": "grid-256-shared",
-    "graph_node": "blocks-1", "mma_s8": "warps-8", "mma_bf16": "warps-8",
-}
-"""The variant of each probe that resembles the walk most: what a calibration reads."""
 
 WARMUP_CALLS = 2
 

@@ -325,7 +325,7 @@ def test_an_interruption_says_what_is_kept_and_how_to_go_on(simulated, tmp_path)
     workers = Workers(simulated.Bench, fail_before=4, error=KeyboardInterrupt)
     with pytest.raises(MeasurementInterrupted, match="4 of 6 parts finished.*same command again"):
         measure(CASES, **REQUEST, out=tmp_path, run_worker=workers)
-    assert len(list(tmp_path.rglob("process-*.parquet"))) == 4
+    assert len(list(tmp_path.rglob(".process-*.parquet"))) == 4
 
 
 def test_cancelling_a_run_leaves_only_whole_parts(simulated, tmp_path):
@@ -337,7 +337,7 @@ def test_cancelling_a_run_leaves_only_whole_parts(simulated, tmp_path):
 
     with pytest.raises(MeasurementInterrupted, match="of 6 parts finished"):
         measure(CASES, **{**REQUEST, "progress": progress}, out=tmp_path, cancel=cancel, run_worker=Workers(simulated.Bench))
-    parts = list(tmp_path.rglob("process-*.parquet"))
+    parts = list(tmp_path.rglob(".process-*.parquet"))
     assert 0 < len(parts) < 6
     assert all(len(read_walk(part)) == 4 * 3 * 2 for part in parts)
 

@@ -1,0 +1,178 @@
+"""Declared benchmarks cover what they promise, and a comparison says slower, faster, same or that it cannot tell."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="records need pyarrow")
+pytest.importorskip("pandas", reason="records need pandas")
+
+from benchmarks import run  # noqa: E402
+from benchmarks.cases import declared, find  # noqa: E402
+from benchmarks.compare import compare, describe, judge, lines, main  # noqa: E402
+from cost_model.errors import BadInput  # noqa: E402
+from cost_model.measurement import read_walk, walk_row, write_walk  # noqa: E402
+
+times = st.floats(0.5, 1000.0)
+
+
+# --- declared ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_grid_is_complete():
+    grid = find("walks")
+    modes = {(case.head.vocab_size, case.implementation, case.mode, case.precision) for case in grid.cases}
+    ways = [("wts", "resident", "int8x2"), ("wts", "streaming", "int8x2"), ("wts", "streaming", "bf16"), ("torch-stepwise", "stepwise", "bf16")]
+    assert modes == {(size, *way) for size in (129_280, 151_936, 154_880, 248_320) for way in ways}
+    assert {case.head.rank for case in grid.cases} == {256}
+    assert (grid.steps, grid.l2_states, grid.processes) == ((1, 2, 4, 7, 11, 15, 16), ("warm", "cold", "serving"), 3)
+
+
+def test_every_benchmark_says_what_it_is_for():
+    for name, benchmark in declared().items():
+        assert name == benchmark.name and len(benchmark.about) > 20
+        assert bool(benchmark.cases) == (benchmark.kind == "walks")
+
+
+def test_an_unknown_benchmark_lists_the_known_ones(capsys):
+    assert run.main(["speed"]) == 2
+    assert "declared are walks, headline, probes, smoke" in capsys.readouterr().err
+
+
+def test_without_a_name_the_benchmarks_are_listed(capsys):
+    assert run.main([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(declared())
+
+
+def test_options_reach_the_measurement(monkeypatch, tmp_path, capsys):
+    seen = {}
+
+    def measure(cases, **options):
+        seen.update(options, cases=len(cases))
+        return tmp_path / "record.parquet"
+
+    monkeypatch.setattr(run, "measure", measure)
+    assert run.main(["walks", "--out", str(tmp_path), "--repeats", "7", "--commit", "abc", "--no-dirty", "--quiet", "--record", "again"]) == 0
+    assert seen["cases"] == 16 and seen["steps"] == (1, 2, 4, 7, 11, 15, 16) and seen["processes"] == 3
+    assert (seen["repeats"], seen["commit"], seen["git_dirty"], seen["progress"], seen["case_name"]) == (7, "abc", False, False, "again")
+    assert "record.parquet" in capsys.readouterr().out
+
+
+def test_a_failed_measurement_is_status_1_with_its_reason(monkeypatch, capsys):
+    monkeypatch.setattr(run, "measure", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no CUDA device is visible")))
+    assert run.main(["smoke"]) == 1
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+# --- judging -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([50.0, 50.2, 50.1], [52.0, 52.1, 52.2], "slower"),
+        ([52.0, 52.1, 52.2], [50.0, 50.2, 50.1], "faster"),
+        ([50.0, 50.2, 50.1], [50.1, 50.3, 50.0], "same"),
+        ([50.0, 50.1, 50.2], [50.5, 50.6, 50.4], "same"),  # consistent, but below what matters
+        ([50.0, 54.0, 52.0], [53.0, 53.5, 55.0], "ambiguous"),  # 2.9 % in the middle, within the spread
+        ([50.0, 55.0, 45.0], [50.0, 55.0, 45.0], "ambiguous"),  # equal, but too scattered to call the same
+        ([50.0], [60.0], "ambiguous"),  # one process knows no repeatability
+        ([], [50.0, 50.0], "inconclusive"),
+    ],
+)
+def test_verdicts(before, after, verdict):
+    assert judge(before, after)[0] == verdict
+
+
+@given(st.lists(times, min_size=2, max_size=5), st.lists(times, min_size=2, max_size=5))
+def test_exchanging_the_sides_exchanges_faster_and_slower_and_keeps_the_interval_around_the_ratio(before, after):
+    verdict, (ratio, low, high) = judge(before, after)
+    swapped, (other, _, _) = judge(after, before)
+    assert low <= ratio <= high and ratio * other == pytest.approx(1)
+    if verdict == "faster":
+        assert swapped in ("slower",)
+    assert (verdict == "slower") <= (low > 1) and (verdict == "faster") <= (high < 1)
+
+
+@given(st.lists(times, min_size=2, max_size=5), st.floats(1.03, 3.0))
+def test_a_clear_slowdown_of_steady_processes_is_seen(before, factor):
+    steady = [before[0] * (1 + 1e-4 * number) for number in range(3)]
+    assert judge(steady, [time * factor for time in steady])[0] == "slower"
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0, -0.1])
+def test_a_threshold_that_means_nothing_is_refused(threshold):
+    with pytest.raises(BadInput, match="above 0 and below 1"):
+        judge([1.0, 1.0], [1.0, 1.0], threshold)
+
+
+# --- records -------------------------------------------------------------------------------------------------------------
+
+
+def record(path, times_us, *, gpu="NVIDIA H200", steps=(1, 16), commit="a", **facts):
+    """One row a walk length and process; a time is that of one step."""
+    rows = [
+        walk_row(**{
+            "run_id": "r", "process_index": process, "recorded_at_utc": "2026-01-31T12:00:00Z", "gpu_name": gpu, "gpu_sm_count": 132,
+            "git_commit": commit, "implementation": "wts", "variant": "resident", "mode": "resident", "precision": "int8x2",
+            "vocab_size": 151_936, "rank": 256, "batch": 1, "steps": length, "l2_state": "warm", "probe": "none",
+            "samples_us": [] if time is None else [time * length, time * length * 1.5, time * length], "samples_dropped": 0, **facts,
+        })
+        for process, time in enumerate(times_us)
+        for length in steps
+    ]  # fmt: skip
+    return write_walk(path, rows)
+
+
+def test_two_records_are_compared_point_by_point(tmp_path):
+    before = read_walk(record(tmp_path / "a.parquet", [2.5, 2.51, 2.52], steps=(1, 7, 16)))
+    after = read_walk(record(tmp_path / "b.parquet", [2.0, 2.01, 2.02], steps=(1, 16), commit="b"))
+    result = compare(before, after)
+    assert [(point.point["steps"], point.verdict) for point in result.points] == [(1, "faster"), (16, "faster")]
+    assert result.points[1].before_us == pytest.approx(16 * 2.51) and result.points[1].ratio == pytest.approx(2.01 / 2.51)
+    assert (result.only_before, result.only_after) == (1, 0)
+    assert result.differing == ("git_commit: a before, b after",)
+
+
+def test_another_placement_is_still_the_same_point(tmp_path):
+    before = read_walk(record(tmp_path / "a.parquet", [2.5, 2.5], register_tiles=40))
+    after = read_walk(record(tmp_path / "b.parquet", [2.2, 2.2], register_tiles=48))
+    assert {point.verdict for point in compare(before, after).points} == {"faster"}
+
+
+def test_samples_all_dropped_on_one_side_are_inconclusive(tmp_path):
+    before, after = (read_walk(record(tmp_path / name, values)) for name, values in (("a.parquet", [2.5, 2.5]), ("b.parquet", [None, None])))
+    assert {(point.verdict, point.after_us) for point in compare(before, after).points} == {("inconclusive", None)}
+
+
+def test_records_of_other_gpus_are_refused_with_both_names(tmp_path, capsys):
+    paths = [str(record(tmp_path / f"{gpu}.parquet", [2.5, 2.5], gpu=gpu)) for gpu in ("H200", "A100")]
+    assert main(paths) == 2
+    assert "H200 before, A100 after" in capsys.readouterr().err
+
+
+def test_records_without_a_common_point_are_refused(tmp_path):
+    frames = [read_walk(record(tmp_path / f"{rank}.parquet", [2.5, 2.5], rank=rank)) for rank in (128, 256)]
+    with pytest.raises(BadInput, match="no point in common"):
+        compare(*frames)
+
+
+@pytest.mark.parametrize(("after", "status"), [([2.5, 2.5, 2.5], 0), ([2.9, 2.9, 2.9], 1), ([2.4, 2.7, 2.5], 0)])
+def test_the_exit_status_tells_a_slowdown(tmp_path, capsys, after, status):
+    paths = [str(record(tmp_path / name, values)) for name, values in (("a.parquet", [2.5, 2.5, 2.5]), ("b.parquet", after))]
+    assert main(paths) == status
+    assert "2 points:" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_record_is_status_2(tmp_path, capsys):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    assert main([str(tmp_path / "x.parquet")] * 2) == 2
+    assert "not a whole Parquet file" in capsys.readouterr().err
+
+
+def test_points_read_as_text(tmp_path):
+    result = compare(*[read_walk(record(tmp_path / name, values)) for name, values in (("a.parquet", [2.5, 2.5]), ("b.parquet", [2.9, 2.9]))])
+    assert describe(result.points[0].point) == "wts resident int8x2 V 151,936 rank 256 warm 1 steps"
+    assert lines(result)[-1].startswith("2 points: 0 faster, 0 same, 2 slower")
