@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from cost_model.units import format_interval_us, format_ratio, format_us
+from cost_model.units import format_interval_us, format_percent, format_ratio, format_us
 from wts_lab.compare import tiers_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 PLOTLY_CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PICTURE_SIZE_PX = (1280, 900)
+PICTURE_SIZE_PX = (1280, 860)
+
+L2_WORDS = {"warm": "called back to back (warm L2)", "serving": "in a draft round (serving L2: weights cold, base logits just written)", "cold": "with L2 flushed (cold)"}
 
 STYLE = """
 :root { --ink:#2b2f36; --quiet:#6b7280; --line:#e3e6ea; --soft:#f7f8f9; --good:#00704f; }
@@ -43,7 +45,7 @@ h1 { font-size:30px; line-height:1.25; margin:6px 0 8px; letter-spacing:-.01em; 
 ul { margin:8px 0 0; padding-left:1.2em; } li { margin:3px 0; }
 table { border-collapse:collapse; width:100%; font-size:14.5px; font-variant-numeric:tabular-nums; }
 th { text-align:right; font-weight:600; color:var(--quiet); border-bottom:1.5px solid #c9ced6; padding:7px 10px; vertical-align:bottom; }
-td { text-align:right; border-bottom:1px solid var(--line); padding:7px 10px; } th.words, td.words { text-align:left; }
+th, td { white-space:nowrap; } td { text-align:right; border-bottom:1px solid var(--line); padding:7px 10px; } th.words, td.words { text-align:left; } 
 .scroll { overflow-x:auto; } .figure { margin:26px -6px 0; } dl { display:grid; grid-template-columns:max-content 1fr; gap:4px 20px; font-size:14px; margin:0; }
 dt { color:var(--quiet); } dd { margin:0; overflow-wrap:anywhere; } .note { color:var(--quiet); font-size:14px; }
 """
@@ -55,7 +57,7 @@ def render_report(result: StudyResult) -> str:
 
     head = result.heads[0]
     shown = result.shown(head, _shown_state(result))
-    parts = [_header(result, shown), _decision(result), _ways_table(shown, result.request.longest)]
+    parts = [_header(result, shown), _decision(result), _ways_table(shown, result.request.longest, _shown_state(result))]
     parts += [_figure_html(figure) for figure in report_figures(result)]
     parts += [_other_decisions(result), _all_series(result), _provenance(result)]
     title = html.escape(f"{result.decision.verdict}: {head.name} on {result.gpu.name}")
@@ -70,11 +72,9 @@ def report_figures(result: StudyResult) -> tuple[go.Figure, ...]:
     from wts_lab.ui.step_figure import step_terms_figure
     from wts_lab.ui.tier_figure import memory_tiers_figure
 
-    head, l2_state = result.heads[0], _shown_state(result)
-    shown = result.shown(head, l2_state)
-    where = f"{result.gpu.name}, V {head.vocab_size:,}, rank {head.rank}, batch 1, greedy, L2 {l2_state}"
-    drawn = [figures.call_time_figure(shown, steps=result.request.longest, title=f"Time of a complete call: {where}"),
-             step_terms_figure(shown, title=f"Where a step's time goes: {where}")]
+    head = result.heads[0]
+    shown = result.shown(head, _shown_state(result))
+    drawn = [figures.call_time_figure(shown, steps=result.request.longest), step_terms_figure(shown)]
     placed = [each for each in shown if each.placement is not None and each.mode == "resident"] or [each for each in shown if each.placement is not None]
     if placed:
         drawn.append(memory_tiers_figure(tiers_of(result.gpu, head, placed[-1]), title=f"Where the matrix sits: {placed[-1].label}"))
@@ -99,10 +99,10 @@ def _header(result: StudyResult, shown: Sequence[Comparison]) -> str:
               ("", f"{result.request.longest}-step calls")]
     spans = "".join(f"<span class='badge {kind}'>{html.escape(text)}</span>" for kind, text in badges)
     return ("<p class='question'>What would fusing the draft walk give on this GPU, what would keeping its weights on chip add, and is it worth deploying?</p>"
-            f"<h1>{html.escape(headline(shown, result.request.longest))}</h1>{spans}")
+            f"<h1>{html.escape(headline(shown, result.request.longest, _shown_state(result)))}</h1>{spans}")
 
 
-def headline(shown: Sequence[Comparison], steps: int) -> str:
+def headline(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
     """The answer in one sentence: the fastest of our walks against the fastest engine path, measured where it was measured."""
     ours = [each for each in shown if each.implementation == "wts"]
     others = [each for each in shown if each.implementation not in ("wts", "torch-stepwise")] or [each for each in shown if each.mode == "stepwise"]
@@ -110,8 +110,8 @@ def headline(shown: Sequence[Comparison], steps: int) -> str:
         return "Too little is known to compare our walk with an engine's"
     best, rival = (min(group, key=lambda each: call_us(each, steps)) for group in (ours, others))
     ratio = call_us(rival, steps) / call_us(best, steps)
-    return (f"A {steps}-step walk takes {format_us(call_us(best, steps))} ({best.label}, {_basis(best)}) "
-            f"against {format_us(call_us(rival, steps))} on {rival.label} ({_basis(rival)}): {format_ratio(ratio)}")
+    return (f"A {steps}-step walk takes {format_us(call_us(best, steps))} {best.label} ({_basis(best)}), {format_us(call_us(rival, steps))} with "
+            f"{rival.label} ({_basis(rival)}): {format_ratio(ratio)}, {L2_WORDS[l2_state]}")
 
 
 def call_us(comparison: Comparison, steps: int) -> float:
@@ -131,11 +131,12 @@ def _basis(comparison: Comparison) -> str:
     return comparison.points_kind if comparison.points else "predicted"
 
 
-def _decision(result: StudyResult) -> str:
+def _decision(result: StudyResult, most_reasons: int | None = None) -> str:
     decision = result.decision
-    reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in decision.reasons)
+    reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in decision.reasons[:most_reasons])
     kind = "decision" if decision.verdict.startswith("deploy") else "decision no"
-    return f"<div class='{kind}'>Verdict: <b class='verdict'>{html.escape(decision.verdict)}</b><ul>{reasons}</ul></div>"
+    where = html.escape(L2_WORDS[decision.settings.l2_state])
+    return f"<div class='{kind}'>Verdict, {where}: <b class='verdict'>{html.escape(decision.verdict)}</b><ul>{reasons}</ul></div>"
 
 
 def _other_decisions(result: StudyResult) -> str:
@@ -146,15 +147,13 @@ def _other_decisions(result: StudyResult) -> str:
     return "<h2>Every shape studied</h2>" + _table(("shape", "verdict", "first reason"), rows, words=3)
 
 
-def _ways_table(shown: Sequence[Comparison], steps: int) -> str:
+def _ways_table(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
     """One row a way: predicted and measured step and entry, the error between them, and the complete call."""
-    titles = ("way of walking", "step predicted", "step measured", "95 % interval", "error of prediction", "entry predicted", "entry measured", f"{steps}-step call", "basis")
-    return "<h2>The ways of walking</h2>" + _table(titles, [_way_cells(each, steps) for each in shown])
+    titles = ("way of walking", "step, predicted", "measured", "95 % interval", "error", "entry, predicted", "measured", f"{steps}-step call", "basis")
+    return f"<h2>The ways of walking, {html.escape(L2_WORDS[l2_state])}</h2>" + _table(titles, [_way_cells(each, steps) for each in shown])
 
 
 def _way_cells(each: Comparison, steps: int) -> tuple[str, ...]:
-    from cost_model.units import format_percent
-
     fit, prediction = each.fit, each.prediction
     measured = fit is not None and fit.step_us is not None
     error = format_percent(prediction.step_us / fit.step_us - 1) if measured and prediction is not None else "n/a"
@@ -198,17 +197,16 @@ def _words(value: Any) -> str:
 
 
 def picture_html(result: StudyResult) -> str:
-    """The README's picture as a page: headline, source, call times and step terms."""
+    """The README's picture as a page: headline, source, verdict, call times."""
     from plotly.offline import get_plotlyjs
 
     from wts_lab.ui import figures
 
     head, l2_state = result.heads[0], _shown_state(result)
     shown = result.shown(head, l2_state)
-    drawn = (figures.call_time_figure(shown, steps=result.request.longest, height_px=430),)
-    body = "".join(_figure_html(figure) for figure in drawn)
+    body = _figure_html(figures.call_time_figure(shown, steps=result.request.longest, height_px=520))
     return (f"<!doctype html><html><head><meta charset='utf-8'><style>{STYLE} main {{ padding:20px 24px 0; }} h1 {{ font-size:24px; }} .modebar {{ display:none !important; }}</style>"
-            f"<script>{get_plotlyjs()}</script></head><body><main>{_header(result, shown)}{_decision(result)}{body}</main></body></html>")
+            f"<script>{get_plotlyjs()}</script></head><body><main>{_header(result, shown)}{_decision(result, most_reasons=2)}{body}</main></body></html>")
 
 
 def find_browser() -> str | None:

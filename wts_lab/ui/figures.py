@@ -83,7 +83,7 @@ def axis(title: str = "", **more: Any) -> Spec:
 def heading(title: str, subtitle: str = "") -> Spec:
     """A left-aligned title with a quiet line under it."""
     small = f"<br><span style='font-size:13px;color:{QUIET}'>{subtitle}</span>" if subtitle else ""
-    return dict(text=f"<b>{title}</b>{small}", x=0.0, xref="paper", xanchor="left", y=0.97, yref="container", yanchor="top", font=dict(size=17))
+    return dict(text=f"<b>{title}</b>{small}", x=0.0, xref="paper", xanchor="left", y=1.0, yref="container", yanchor="top", pad=dict(t=16), font=dict(size=17))
 
 
 def call_time_figure(comparisons: Sequence[Comparison], *, steps: int, title: str = "Time of a complete call", height_px: int = 540) -> go.Figure:
@@ -101,8 +101,7 @@ def call_time_spec(comparisons: Sequence[Comparison], *, steps: int, title: str 
     last = max(steps, 2)
     low, high = _decades(traces)
     apart = (high - low) * LABEL_HEIGHT_PX / (height_px - MARGIN_PX["t"] - MARGIN_PX["b"])
-    labels = _end_labels(comparisons, last, apart)
-    high = max([high, *(label["y"] + apart / 2 for label in labels)])
+    labels = _end_labels(comparisons, last, apart, high - apart / 2)
     subtitle = "dashed: predicted, with its band · solid: fit of measured calls · bars: 5th to 95th percentile · hollow: published by others"
     return dict(data=traces, layout=layout(
         height_px, title=heading(title, subtitle), showlegend=False, annotations=labels,
@@ -141,7 +140,7 @@ def is_fitted(comparison: Comparison) -> bool:
 def _marker(style: Style, is_published: bool) -> Spec:
     """A filled marker for what was measured by the lab, a hollow one for what was published by others."""
     if is_published:
-        return dict(color=PAPER, size=9, symbol=style.symbol, line=dict(color=style.colour, width=2))
+        return dict(color=PAPER, size=8, symbol=style.symbol, line=dict(color=style.colour, width=1.8))
     return dict(color=style.colour, size=9, symbol=style.symbol, line=dict(color=PAPER, width=1))
 
 
@@ -165,17 +164,25 @@ def _decades(traces: Sequence[Spec]) -> tuple[float, float]:
     return (math.log10(min(values)) - 0.08, math.log10(max(values)) + 0.1) if values else (1.0, 2.0)
 
 
-def _end_labels(comparisons: Sequence[Comparison], last: int, apart: float) -> list[Spec]:
-    """A label at the right end of each series, at least `apart` (powers of ten) from the one below."""
+def _end_labels(comparisons: Sequence[Comparison], last: int, apart: float, top: float) -> list[Spec]:
+    """A label at the right end of each series, `apart` (powers of ten) from the next, none above `top`."""
     ends = sorted(((math.log10(_end_us(c, last)), c) for c in comparisons if _end_us(c, last)), key=lambda pair: pair[0])
-    labels, previous = [], -math.inf
-    for height, comparison in ends:
-        height = max(height, previous + apart)
-        previous = height
-        labels.append(dict(x=1.01, xref="paper", y=height, yref="y", xanchor="left", showarrow=False, align="left",
-                           text=f"<b>{comparison.label}</b><br><span style='font-size:12px'>{_end_text(comparison)}</span>",
-                           font=dict(color=style_of(comparison).colour, size=13)))
-    return labels
+    heights = spread([height for height, _ in ends], apart, top)
+    return [dict(x=1.01, xref="paper", y=height, yref="y", xanchor="left", showarrow=False, align="left", font=dict(color=style_of(comparison).colour, size=13),
+                 text=f"<b>{comparison.label}</b><br><span style='font-size:12px'>{_end_text(comparison)}</span>")
+            for height, (_, comparison) in zip(heights, ends)]
+
+
+def spread(rising: Sequence[float], apart: float, top: float) -> list[float]:
+    """Move rising heights as little as needed so that neighbours are `apart` and the last is at most `top`: up, then down."""
+    placed: list[float] = []
+    for height in rising:
+        placed.append(max(height, placed[-1] + apart) if placed else height)
+    limit = top
+    for place in range(len(placed) - 1, -1, -1):
+        placed[place] = min(placed[place], limit)
+        limit = placed[place] - apart
+    return placed
 
 
 def _end_us(comparison: Comparison, last: int) -> float | None:

@@ -37,7 +37,8 @@ class Handles:
     """Everything in the panel that can be set, pressed or read.
 
     `controls` maps a request's field to its widget.  `wait` blocks until the run started by `run_button.click()` is over.
-    `record_path` is the record that the last live run wrote, or None.
+    `comparisons` is what the figures show and `source` where its points come from.  `record_path` is the record that the last
+    live run wrote, or None.
     """
 
     controls: dict[str, Any]
@@ -55,6 +56,7 @@ class Handles:
     run: live.BackgroundRun | None = None
     record_path: Path | None = None
     comparisons: tuple[Comparison, ...] = ()
+    source: str = "predicted"
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def wait(self, timeout_s: float) -> live.Outcome:
@@ -187,8 +189,8 @@ class _Actions:
             self._say("")
             self.handles.summary.value = ""
             self._draw()
-            tiers = compare.tiers_of(gpu, head, self.handles.comparisons[0])
-            self.handles.tiers_figure.show(memory_tiers_spec(tiers, title=f"Where the matrix sits: {self.handles.comparisons[0].label}"))
+            first = self.handles.comparisons[0]
+            self.handles.tiers_figure.show(memory_tiers_spec(compare.tiers_of(gpu, head, first), title=f"Where the matrix sits: {first.label}"))
 
     def _sync_controls(self) -> None:
         request, controls = self.handles.request, self.handles.controls
@@ -205,7 +207,7 @@ class _Actions:
 
     def _draw(self, source: str = "predicted") -> None:
         """Both figures of times from the comparisons in hand."""
-        request, comparisons = self.handles.request, self.handles.comparisons
+        request, comparisons, self.handles.source = self.handles.request, self.handles.comparisons, source
         title = f"Call time on {request.gpu}, V {request.vocab_size:,}, rank {request.rank}, L2 {request.l2_state} ({source})"
         self.handles.call_figure.show(figures.call_time_spec(comparisons, steps=request.steps, title=title, height_px=460))
         self.handles.terms_figure.show(step_terms_spec(comparisons))
