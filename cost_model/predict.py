@@ -177,7 +177,7 @@ def _predict_stepwise(gpu: Gpu, head: Head, workload: Workload, parameters: Para
     names = ["graph_node_us", "graph_launch_us"] + ([path.selection_parameter] if path.selection_parameter else [])
     used = parameters.only(gpu, names)
     by_name = {**used, **stepwise_parameters(engine, path, gpu)}
-    floor_step = terms.read_floor_us(case.bytes, case.byte_rate)
+    floor_step = terms.read_floor_us(case.matrix_bytes, case.rate_bytes_per_s)
     notes = _notes(gpu, parameters, used, engine.fitted_on)
     if fastest.variant != path.variant:
         notes += (f"{implementation} takes {path.kernel} at this shape; {fastest.kernel} is its fastest path",)

@@ -24,17 +24,19 @@ class StepwiseCase:
     """What a stepwise prediction is about, apart from parameter values.
 
     Attributes:
+        path: of the engine.
+        sampled: whether the temperature is above 0.
         elements: batch × V.
-        bytes: of W2 and base logits read in a step.
-        byte_rate: best rate at which those bytes can be read again, bytes a second.
-        cold_bytes: part of the first step's read that L2 would have held; 0 where L2 cannot hold the matrix.
+        matrix_bytes: of W2, read in each step.
+        rate_bytes_per_s: best rate at which they can be read again.
+        first_pass_us: what the first read costs above a later one, where L2 will hold the matrix and does not yet.
     """
 
     path: EnginePath
     sampled: bool
     elements: int
-    bytes: float
-    byte_rate: float
+    matrix_bytes: float
+    rate_bytes_per_s: float
     first_pass_us: float
 
 
@@ -78,7 +80,7 @@ def stepwise_terms(values: Mapping[str, float], engine: Engine, case: StepwiseCa
     def own(name: str) -> float:
         return values[f"{engine.name}.{case.path.variant}.{name}"]
 
-    floor_us = terms.read_floor_us(case.bytes, case.byte_rate)
+    floor_us = terms.read_floor_us(case.matrix_bytes, case.rate_bytes_per_s)
     parameter = case.path.selection_parameter
     fixed_us = own("fixed_us") + (values[parameter] if parameter else 0.0)
     step: Parts = {

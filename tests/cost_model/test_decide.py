@@ -1,0 +1,167 @@
+"""Every verdict, with its reasons; memory, break-even and fingerprint as part of the answer."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cost_model.decide import INCONCLUSIVE, KEEP, NO_GAIN, RESIDENT, STREAMING, SWITCH, VERDICTS, decide, extra_memory_bytes
+from cost_model.gpu import load_gpu
+from cost_model.head import Head
+from cost_model.predict import predict
+from cost_model.round import Round
+from cost_model.workload import Workload
+from tests.cost_model.walk_examples import QWEN, exact_fit, series_key, study_h200
+
+GPU = study_h200()
+WORK = Workload()
+
+
+def fits(resident=(2.5, 12), streaming=(6.5, 4), greedy=(41, 8), sample=(29.4, 6), half_us=0.02):
+    """Return fits of (step, entry) for the ways that are not None."""
+    made = []
+    ways = (("resident", "wts", None, resident), ("streaming", "wts", None, streaming),
+            ("stepwise", "sglang-0.5.23", "greedy", greedy), ("stepwise", "sglang-0.5.23", "sample", sample))
+    for mode, implementation, variant, line in ways:
+        if line is not None:
+            precision = "bf16" if mode == "stepwise" else "int8x2"
+            placement = (40, 32, 0, 0) if mode == "resident" else (0, 0, 72, 24) if mode == "streaming" else None
+            made.append((series_key(mode, precision, implementation, variant, placement=placement), exact_fit(*line, half_us=half_us)))
+    return made
+
+
+ENGINE = [predict(GPU, QWEN, replace(WORK, precision="bf16"), "stepwise")]
+
+
+def verdict(*arguments, **named):
+    return decide(GPU, QWEN, WORK, *arguments, **named)
+
+
+def test_deploy_resident_when_it_is_clearly_fastest():
+    decision = verdict([], fits())
+    assert decision.verdict == RESIDENT and decision.best.mode == "resident" and decision.saving_us == pytest.approx(29.4 * 16 + 6 - 52)
+    assert decision.settings.placement.register_tiles == 40 and decision.settings.mode == "resident" and decision.settings.source == "measured"
+    assert any("residency saves" in reason for reason in decision.reasons) and any("MiB more device memory" in reason for reason in decision.reasons)
+
+
+def test_deploy_streaming_when_the_shard_load_eats_the_gain():
+    decision = verdict([], fits(resident=(2.5, 80)))
+    assert decision.verdict == STREAMING and decision.settings.mode == "streaming" and "not faster" in decision.reasons[1]
+
+
+def test_deploy_streaming_when_the_two_cannot_be_told_apart():
+    decision = verdict([], fits(resident=(6.45, 4.5), half_us=0.2))
+    assert decision.verdict == STREAMING and "not distinguishable" in decision.reasons[0]
+
+
+def test_keep_the_engine_when_a_resident_step_is_not_below_the_graphed_one():
+    decision = verdict([], fits(resident=(29.4, 4), streaming=None, greedy=None))
+    assert decision.verdict == KEEP and "not below" in decision.reasons[0]
+    assert decision.settings.mode == "stepwise" and decision.settings.placement is None and decision.extra_memory_bytes == 0
+
+
+def test_switch_the_engine_when_only_its_other_path_is_faster():
+    decision = verdict(ENGINE, fits(resident=(35, 12), streaming=(36, 4)))
+    assert decision.verdict == SWITCH and decision.fastest.variant == "sample" and decision.taken.variant == "greedy"
+    assert "sample" in decision.settings.engine_path
+
+
+def test_no_material_gain_when_the_end_to_end_interval_holds_zero():
+    decision = verdict([], fits(resident=(28.8, 6), streaming=None, greedy=None, half_us=2), round=Round(300_000, 5_000, 3.5))
+    assert decision.verdict == NO_GAIN and "includes 0" in decision.reasons[0]
+    assert decision.gain.gain_low <= 0 <= decision.gain.gain_high
+
+
+def test_a_small_but_certain_gain_is_material():
+    assert verdict([], fits(), round=Round(300_000, 5_000, 3.5)).verdict == RESIDENT
+
+
+def test_uncertain_backbone_does_not_turn_a_gain_into_a_loss():
+    decision = verdict([], fits(), round=Round(9000, 1500, 4, verify_interval_us=(6000, 12_000)))
+    assert decision.verdict == RESIDENT and 0 < decision.gain.gain_low < decision.gain.gain < decision.gain.gain_high
+    assert any("of the draft round" in reason for reason in decision.reasons)
+
+
+def test_no_material_gain_when_measured_calls_overlap():
+    decision = verdict([], fits(resident=(29.0, 6), streaming=None, greedy=None, half_us=2))
+    assert decision.verdict == NO_GAIN and "overlap" in decision.reasons[0]
+
+
+@pytest.mark.parametrize("name", ["resident", "greedy"])
+def test_inconclusive_when_a_series_lost_its_samples(name):
+    decision = verdict([], _replaced(name, "inconclusive"))
+    assert decision.verdict == INCONCLUSIVE and "throttling" in decision.reasons[0]
+
+
+def _replaced(name, status):
+    """Return fits in which one series has another status."""
+    index = {"resident": 0, "greedy": 2}[name]
+    made = fits()
+    made[index] = (made[index][0], exact_fit(2.5, 12, status=status))
+    return made
+
+
+def test_inconclusive_when_something_is_missing():
+    assert verdict([], []).verdict == INCONCLUSIVE
+    assert "fused" in verdict(ENGINE, []).reasons[0] and "engine" in verdict([], fits(greedy=None, sample=None)).reasons[0]
+
+
+def test_inconclusive_when_only_wide_predictions_overlap():
+    """An uncalibrated A10 whose bands overlap must be measured, not decided."""
+    chip, head = load_gpu("a10"), Head.markov(151_936, 256)
+    ways = [predict(chip, head, replace(WORK, precision="bf16"), "stepwise", variant="sample"), predict(chip, head, WORK, "resident")]
+    step = ways[0].step_us
+    decision = decide(chip, head, WORK, [ways[0], replace(ways[1], step_us=0.97 * step, step_us_low=0.6 * step, step_us_high=1.4 * step)])
+    assert decision.verdict == INCONCLUSIVE and "measure" in decision.reasons[0]
+
+
+def test_every_verdict_has_a_test():
+    assert set(VERDICTS) == {RESIDENT, STREAMING, KEEP, SWITCH, NO_GAIN, INCONCLUSIVE}
+
+
+def test_predictions_fill_what_was_not_measured_and_say_so():
+    ways = [*ENGINE, predict(GPU, QWEN, WORK, "resident"), predict(GPU, QWEN, WORK, "streaming")]
+    decision = verdict(ways)
+    assert decision.verdict == RESIDENT and not decision.best.measured and any("predicted, not measured" in reason for reason in decision.reasons)
+    measured = verdict(ways, fits(greedy=None, sample=None))
+    assert measured.best.measured and not measured.taken.measured
+
+
+def test_other_shapes_and_states_do_not_take_part():
+    others = [(replace(key, l2_state="cold"), fit) for key, fit in fits()] + [(replace(key, vocab_size=7), fit) for key, fit in fits()]
+    assert verdict([], others).options == ()
+
+
+def test_of_two_placements_the_faster_counts():
+    slower = (series_key("resident", placement=(8, 16, 48, 24)), exact_fit(4.0, 9))
+    decision = verdict([], [slower, *fits()])
+    assert decision.settings.placement.register_tiles == 40 and len([option for option in decision.options if option.mode == "resident"]) == 1
+
+
+def test_curved_series_is_named():
+    assert any("curved" in reason for reason in verdict([], _replaced("resident", "curved")).reasons)
+
+
+def test_without_an_engine_the_torch_reference_is_the_baseline():
+    torch = (series_key("stepwise", "bf16", "torch-stepwise", "graph"), exact_fit(33, 6))
+    decision = verdict([], [*fits(greedy=None, sample=None), torch])
+    assert decision.verdict == RESIDENT and decision.fastest.implementation == "torch-stepwise"
+    with_engine = verdict([], [*fits(), torch])
+    assert with_engine.fastest.implementation == "sglang-0.5.23"
+
+
+def test_memory_of_the_latent_table_is_part_of_the_answer():
+    assert extra_memory_bytes(QWEN, "resident", "int8x2") == 9496 * 4096 + 9496 * 16 * 4 + 151_936 * 528
+    assert extra_memory_bytes(QWEN, "streaming", "bf16") == 9496 * 8192
+    assert extra_memory_bytes(QWEN, "stepwise", "bf16") == 0
+
+
+def test_reasons_state_the_break_even_when_no_round_is_given():
+    assert any("no round was given" in reason and "falls below" in reason for reason in verdict([], fits()).reasons)
+
+
+def test_as_dict_is_json_and_carries_the_fingerprint():
+    environment = {"gpu_name": "NVIDIA H200", "driver_version": "580", "cuda_version": "13.0", "kernel_hash": "abc"}
+    plain = json.loads(json.dumps(verdict([], fits(), environment=environment).as_dict()))
+    assert plain["settings"]["fingerprint"]["kernel_hash"] == "abc" and plain["settings"]["fingerprint"]["sm_count"] == 132
+    assert plain["verdict"] == RESIDENT and plain["best"]["mode"] == "resident"
