@@ -171,6 +171,7 @@ class _GroupRun:
     rounds: int
     shared: Mapping[str, Any]
     rng: Random
+    reading: ClockReading = ClockReading()
 
     def rows(self, cancel: Any, seed: int) -> Iterator[tuple[dict | None, str]]:
         """Yield (row or None, label) after every burst; a row comes with a point's last burst."""
@@ -180,6 +181,7 @@ class _GroupRun:
             for subject in subjects:
                 subject.settle()
             self.bench.timer.busy(BUSY_US)
+            self.reading = self.bench.clocks()
             gathered: dict[Point, PointSamples] = {}
             order = order_bursts(len(self.group), self.steps, self.l2_states, self.repeats, self.rounds, self.rng)
             for point, samples, last in order:
@@ -197,13 +199,13 @@ class _GroupRun:
             self.bench.release()
 
     def _burst(self, subject: Any, point: Point, samples: int, gathered: PointSamples) -> None:
-        """Time one burst of a point and take it in."""
+        """Time one burst of a point and take it in; the reading after a burst is the one before the next."""
         key = f"{self.group[point.case].label}/{point.steps}/{point.l2_state}"
-        before = self.bench.clocks()
         times = self.bench.timer.burst(
             key, subject.call(point.steps), repeats=samples, warmup=WARMUP_CALLS, before=subject.before(point.steps, point.l2_state)
         )
-        gathered.add(times, before, self.bench.clocks())
+        before, self.reading = self.reading, self.bench.clocks()
+        gathered.add(times, before, self.reading)
 
     def _row(self, case: WalkCase, subject: Any, agreement: Any, point: Point, gathered: PointSamples) -> dict[str, Any]:
         """The record row of a finished point."""

@@ -179,6 +179,7 @@ class Subject:
 
         match = self._match_on_timed_weights() if self._case.precision == "int8x2" else self._match_on_exact_weights()
         inputs = self._inputs
+        self._raise_reports()
         reference = StepwiseWalk(inputs.head)(inputs.base, inputs.anchor)
         agree = teacher_forced_agreement(self._walk, reference, inputs.base, inputs.anchor, max_batch=self._case.batch)
         return Agreement(match, agree)
@@ -190,9 +191,8 @@ class Subject:
 
     def recheck(self) -> float:
         """Share of tokens, over all walk lengths, that replays after the timing still give; raises what the walk reports."""
-        if hasattr(self._walk, "check"):
-            self._walk.check()
         self._replay_all()
+        self._raise_reports()
         return self._share([(self._tokens[length], seen) for length, seen in self._seen.items()])
 
     def facts(self) -> dict[str, Any]:
@@ -228,6 +228,11 @@ class Subject:
         for length, replay in self._replays.items():
             self._tokens[length].fill_(-1)
             replay()
+
+    def _raise_reports(self) -> None:
+        """Wait, and raise what only the device could see: a stall, or an anchor out of range."""
+        if hasattr(self._walk, "check"):
+            self._walk.check()
 
     def _match_on_timed_weights(self) -> float:
         """Share equal to the int8x2 twin over all walk lengths and several fresh inputs."""
@@ -282,6 +287,7 @@ class GpuBench:
         uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
         self._nvml = NvmlDevice.open(None if uuid is None else str(uuid), device)
         self._flush: Flusher | None = None
+        self._built: set[Any] = set()
         self.timer = GateTimer(CudaQueue(device))
 
     def build(self, cases: Sequence[WalkCase]) -> None:
@@ -293,18 +299,15 @@ class GpuBench:
         import os
         from concurrent.futures import ThreadPoolExecutor
 
-        from wts_lab.build import build_walk
-
-        arch = "sm_{}{}".format(*self._torch_capability())
-        specs = {self._spec_of(case) for case in cases if case.implementation == "wts"}
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            list(pool.map(lambda spec: build_walk(spec, arch), sorted(specs, key=lambda spec: spec.name())))
-
-    def _torch_capability(self) -> tuple[int, int]:
-        """Compute capability of the device."""
         import torch
 
-        return torch.cuda.get_device_capability(self._device)
+        from wts_lab.build import build_walk
+
+        arch = "sm_{}{}".format(*torch.cuda.get_device_capability(self._device))
+        specs = {self._spec_of(case) for case in cases if case.implementation == "wts"} - self._built
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(lambda spec: build_walk(spec, arch), sorted(specs, key=lambda spec: spec.name())))
+        self._built |= specs
 
     def _spec_of(self, case: WalkCase) -> Any:
         """The instantiation that ``Walk`` will ask for; a wrong guess only means that it builds its own later."""

@@ -241,6 +241,7 @@ def work(plan_file: Path, process_index: int, *, bench: Any = None, say: Callabl
         from wts_lab.bench_gpu import GpuBench
 
         bench = GpuBench()
+        say(f"{PROGRESS_PREFIX}0 {total} building kernels")
         bench.build(plan.cases)
     for group in missing:
         def report(done: int, of: int, label: str, begun: int = begun, group: int = group) -> None:

@@ -187,9 +187,9 @@ def test_a_case_without_a_twin_keeps_its_share_unknown(simulated):
 
 
 def test_samples_taken_while_throttled_are_dropped_and_counted(simulated):
-    bench = simulated.Bench(COSTS, throttled=(3,))  # the reading after the second burst
+    bench = simulated.Bench(COSTS, throttled=(3,))  # read after the third burst, which is also before the fourth
     rows = run(bench, cases=[resident_case(SMALL)], repeats=12, rounds=3)
-    assert sorted(row["samples_dropped"] for row in rows) == [0, 0, 4]
+    assert sum(row["samples_dropped"] for row in rows) == 2 * 4
     for row in rows:
         assert len(row["samples_us"]) + row["samples_dropped"] == 12
         assert row["throttle_reasons"] == ("sw_thermal_slowdown" if row["samples_dropped"] else "none")
