@@ -63,7 +63,7 @@ $(VENV)/.ready-lab-cpu $(VENV)/.ready-lab-gpu: EXTRAS = $(LAB_EXTRAS)
 $(VENV)/.ready-test: EXTRAS = $(TEST_EXTRAS)
 
 $(VENV)/.ready-%: $(PINS) | $(VENV)/.created
-	@echo "Installing into $(VENV)$(if $(EXTRAS), with $(EXTRAS)): once, then only when the pins change"
+	@echo "Installing into $(VENV)$(if $(EXTRAS), with $(EXTRAS)), once: $(if $(findstring gpu,$(EXTRAS)),with a CUDA build of torch about 3 GB,about 150 MB) to download"
 	@$(PIP) setuptools
 	@$(PIP) --no-build-isolation --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
 	@touch $@

@@ -6,6 +6,7 @@ Exit status: 0 done; 1 the doctor found a fault, or a build or a measurement fai
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +95,15 @@ def plain(value: object) -> object:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> None:
-    """Print rows under a title; the first `text_columns` are aligned to the left, the others to the right."""
+    """Print rows under a title; the first `text_columns` are aligned to the left, the others to the right.
+
+    A machine without rich (a bare source tree) gets the same cells separated by tabs.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    if importlib.util.find_spec("rich") is None:
+        lines = ["\t".join(row) for row in ([column.replace("\n", " ") for column in columns], *cells)]
+        typer.echo("\n".join([title, "", *lines, ""]))
+        return
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -102,9 +111,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < text_columns else "right")
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_column(column, justify="left" if index < text_columns else "right", no_wrap=index == 0)
+    for row in cells:
+        table.add_row(*map(escape, row))
     console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
     console.print(title, markup=False, highlight=False, soft_wrap=True)
     console.print(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cost_model import placement as planner
-from cost_model.units import format_bytes, format_interval_us, format_percent, format_us
+from cost_model.units import format_bytes, format_count, format_interval_us, format_percent, format_us
 from wts_lab.cli_output import print_table
 
 if TYPE_CHECKING:
@@ -71,13 +71,25 @@ def show_placements(title: str, rows: Sequence[dict]) -> None:
 def show_fits(fits: Sequence[tuple[SeriesKey, StepFit]]) -> None:
     """Show every series with its fitted step and entry; a series without a fit says why."""
     print_table(
-        "Fitted cost of each recorded series", ("series", "step", "95 % interval", "repeats within", "entry", "R²", "status"),
-        [(key.describe(), format_us(fit.step_us), format_interval_us(fit.step_us_low, fit.step_us_high), format_us(fit.repeatability_us),
-          format_us(fit.entry_us), "n/a" if fit.r_squared is None else f"{fit.r_squared:.5f}", fit.status) for key, fit in fits],
+        "Fitted cost of each recorded series, batch 1 unless said",
+        ("way", "vocabulary", "rank", "L2", "step", "95 % interval", "repeats\nwithin", "entry", "status"),
+        [(_series_name(key), format_count(key.vocab_size), key.rank, key.l2_state, format_us(fit.step_us),
+          format_interval_us(fit.step_us_low, fit.step_us_high), format_us(fit.repeatability_us), format_us(fit.entry_us), fit.status)
+         for key, fit in fits],
     )
     for key, fit in fits:
         if fit.reason:
             typer.echo(f"Note: {key.describe()}: {fit.reason}.")
+
+
+def _series_name(key: SeriesKey) -> str:
+    """Name a series as the study does, with its residency and batch where they are not the usual ones."""
+    words = [key.mode, key.precision] if key.implementation == "wts" else [key.implementation, key.variant]
+    if key.mode == "resident" and key.streamed_tiles:
+        words.append(f"({key.streamed_tiles} tiles streamed)")
+    if key.batch not in (None, 1):
+        words.append(f"batch {key.batch}")
+    return " ".join(word for word in words if word)
 
 
 def write_fits(fits: Sequence[tuple[SeriesKey, StepFit]], folder: Path) -> list[Path]:
@@ -96,7 +108,7 @@ def show_study(result: StudyResult, written: Written) -> None:
         state = shown_state(result, head)
         print_table(
             f"Vocabulary {head.vocab_size:,}, rank {head.rank}, batch 1, greedy, {state} L2",
-            ("way", "step measured", "95 % interval", "step predicted", "95 % interval", "entry measured", f"call of {result.request.longest}"),
+            ("way", "step\nmeasured", "95 % interval", "step\npredicted", "95 % interval", "entry\nmeasured", f"call of\n{result.request.longest} steps"),
             [_way_row(each, result.request.longest) for each in result.shown(head, state)],
         )
         show_decision(result.decisions[head])
@@ -116,7 +128,7 @@ def shown_state(result: StudyResult, head: object) -> str:
 
 
 def _way_row(way: Comparison, steps: int) -> tuple[str, ...]:
-    """One row of the study's table."""
+    """One row of the study's table; the call is the predicted one where nothing was measured."""
     fit = way.fit if way.fit is not None and way.fit.usable else None
     call_us = fit.call_us(steps) if fit else way.prediction.call_us(steps) if way.prediction else None
     return (
@@ -126,7 +138,7 @@ def _way_row(way: Comparison, steps: int) -> tuple[str, ...]:
         format_us(way.prediction.step_us) if way.prediction else "-",
         format_interval_us(way.prediction.step_us_low, way.prediction.step_us_high) if way.prediction else "-",
         format_us(fit.entry_us) if fit else "-",
-        f"{format_us(call_us)}{'' if fit else ' (predicted)'}",
+        format_us(call_us),
     )
 
 
