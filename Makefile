@@ -1,8 +1,9 @@
 # Every target makes the virtual environment that it needs, in .venv, from the versions in constraints.txt.
 # `make` alone lists the targets. Variables that may be set: PYTHON (interpreter for .venv), OUT (folder of `make run`),
-# ARGS (more arguments for `make run` or `make test`).
+# RECORDS (folder of `make records`), ARGS (more arguments for `make run`, `make test` or `make lab`).
 
-OUT  ?= out
+OUT ?= out
+RECORDS ?= runs
 ARGS ?=
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -31,7 +32,7 @@ LAB_EXTRAS := lab
 endif
 TEST_EXTRAS := gpu,lab,test$(COMPILER)
 
-.PHONY: help run test lab wheel clean distclean
+.PHONY: help run test lab records wheel clean distclean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -45,6 +46,10 @@ test: $(VENV)/.ready-test ## run all tests; those that need a GPU or a browser s
 
 lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
 	@$(PY) -m jupyterlab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+
+records: $(VENV)/.ready-run-$(GPU) ## measure everything that the committed records hold, on this GPU, into runs/
+	@$(PY) -m benchmarks.run probes --out "$(RECORDS)"
+	@$(PY) -m benchmarks.run walks --out "$(RECORDS)"
 
 wheel: $(VENV)/.ready-test ## build the wheel into dist/
 	@$(PY) -m pip wheel --disable-pip-version-check --quiet --no-deps --no-build-isolation --wheel-dir dist .

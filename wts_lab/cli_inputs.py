@@ -120,29 +120,15 @@ def whole_from(flag: str, word: str) -> int:
         raise BadInput(f"{flag} has {word!r}; it must be a whole number") from None
 
 
-def record_files(paths: list[Path]) -> list[Path]:
-    """Return the files, and those in folders; a folder without records is refused."""
-    files: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(path.glob("*.parquet"))
-            if not inside:
-                raise BadInput(f"{path} holds no .parquet record; give a record file or a folder of them")
-            files += inside
-        else:
-            files.append(path)
-    return files
-
-
 def read_records(paths: list[Path]) -> pandas.DataFrame:
-    """Read walk records into one frame with a last column `record`, the file's stem.
+    """Read walk records, and those in folders, into one frame with a last column `record`, the file's stem.
 
     Raises:
-        RecordError: a file is missing, truncated, foreign or of another version; names the file and the reason.
+        RecordError: a folder without walk records; a file that is missing, truncated, foreign or of another version.
     """
     import pandas
 
-    from cost_model.measurement import read_walk
+    from cost_model.measurement import read_walk, read_walk_folder
 
-    frames = [read_walk(path).assign(record=path.stem) for path in record_files(paths)]
+    frames = [read_walk_folder(path) if path.is_dir() else read_walk(path).assign(record=path.stem) for path in paths]
     return frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)

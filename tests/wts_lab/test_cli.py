@@ -247,7 +247,7 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path):
 
 
 def test_a_folder_without_records_is_refused(tmp_path):
-    assert "no .parquet record" in refused("fit", str(tmp_path))
+    assert "no walk record" in refused("fit", str(tmp_path))
 
 
 def test_a_live_run_without_a_gpu_is_refused():
