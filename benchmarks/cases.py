@@ -5,11 +5,12 @@ A walk benchmark is every case at every walk length and L2 state; a probe benchm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_model.errors import BadInput
 from cost_model.head import Head
-from wts_lab.bench_plan import WalkCase, comparison_cases, resident_case, streaming_case
+from cost_model.placement import Placement
+from wts_lab.bench_plan import WalkCase, comparison_cases, exchange_name, resident_case, streaming_case
 
 GRID_VOCAB_SIZES = (129_280, 151_936, 154_880, 248_320)
 """DeepSeek-V4-Flash, Qwen3, GLM-5.2 and Qwen3.8: the vocabularies of released DSpark heads of rank 256."""
@@ -50,11 +51,28 @@ def declared() -> dict[str, Benchmark]:
                   grid, STEPS, ALL_L2_STATES),
         Benchmark("headline", "the fused walks at one vocabulary, warm: the figures of the README", "walks",
                   (resident_case(qwen3), streaming_case(qwen3)), STEPS, ("warm",)),
+        Benchmark("placements", "how a resident step depends on the split between registers and shared memory", "walks",
+                  _placement_cases(qwen3), (1, 7, 16), ("warm",)),
+        Benchmark("exchanges", "how a resident step depends on the copies of the exchange words", "walks",
+                  tuple(_with_replicas(resident_case(qwen3), count) for count in (1, 2, 4, 8, 16, 33)), (1, 7, 16), ("warm",)),
         Benchmark("probes", "everything that calibrates the cost model", "probes"),
         Benchmark("smoke", "whether measuring works at all: one small head, one process, seconds", "walks",
                   comparison_cases(Head.markov(4096, 64)), (1, 4, 7), ("warm", "serving"), 1, 5),
     )  # fmt: skip
     return {benchmark.name: benchmark for benchmark in benchmarks}
+
+
+def _placement_cases(head: Head) -> tuple[WalkCase, ...]:
+    """Resident walks of 8 warps and 9 tiles a warp (V 151,936 on 132 multiprocessors), 3 to 6 of them in registers."""
+    warps, slots = 8, 9
+    splits = {count: Placement(warps, count * warps, (slots - count) * warps, 0, 0) for count in (3, 4, 5, 6)}
+    return tuple(replace(resident_case(head, placement), variant=f"registers-{count}-of-{slots}") for count, placement in splits.items())
+
+
+def _with_replicas(case: WalkCase, count: int) -> WalkCase:
+    """The case with another number of copies of the exchange words, named after it."""
+    name = exchange_name(count)
+    return replace(case, exchange=name, variant=name)
 
 
 def find(name: str) -> Benchmark:

@@ -36,9 +36,16 @@ def test_every_benchmark_says_what_it_is_for():
         assert bool(benchmark.cases) == (benchmark.kind == "walks")
 
 
+def test_swept_placements_hold_the_same_tiles_and_differ_in_their_split():
+    placements = [case.placement for case in find("placements").cases]
+    assert {placement.tiles for placement in placements} == {72}
+    assert [placement.register_tiles for placement in placements] == [24, 32, 40, 48]
+    assert [case.exchange for case in find("exchanges").cases] == [f"slots-x{count}" for count in (1, 2, 4, 8, 16, 33)]
+
+
 def test_an_unknown_benchmark_lists_the_known_ones(capsys):
     assert run.main(["speed"]) == 2
-    assert "declared are walks, headline, probes, smoke" in capsys.readouterr().err
+    assert "declared are walks, headline, placements, exchanges, probes, smoke" in capsys.readouterr().err
 
 
 def test_without_a_name_the_benchmarks_are_listed(capsys):

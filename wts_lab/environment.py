@@ -119,6 +119,13 @@ def _driver_version() -> str | None:
     return NvmlDevice.open().driver_version()
 
 
+def _driver_cuda() -> str | None:
+    """Newest CUDA release that the driver runs."""
+    from wts_lab.nvml import NvmlDevice
+
+    return NvmlDevice.open().cuda_release()
+
+
 def _nvcc_release() -> str:
     """Release of the CUDA compiler that builds the kernels."""
     from wts_lab.build import find_nvcc
@@ -238,10 +245,7 @@ def _check_compiler() -> list[Finding]:
     found = []
     try:
         nvcc = find_nvcc()
-        built = guarded(_torch_cuda)
-        ok = built is None or built.split(".")[0] == nvcc.release.split(".")[0]
-        mend = "" if ok else f"install the CUDA {built} compiler, or a torch built for CUDA {nvcc.release}: their major versions must agree"
-        found.append(Finding("nvcc", ok, f"release {nvcc.release} at {nvcc.path}; torch is built for {f'CUDA {built}' if built else 'no CUDA'}", mend))
+        found.append(_compiler_finding(nvcc.release, str(nvcc.path), guarded(_torch_cuda), guarded(_driver_cuda)))
     except BuildError as error:
         found.append(Finding("nvcc", False, "not found", str(error)))
     try:
@@ -251,6 +255,19 @@ def _check_compiler() -> list[Finding]:
     compiler = shutil.which("g++") or shutil.which("c++")
     mend = "" if compiler else "install a C++17 compiler, for instance with apt-get install g++"
     return [*found, Finding("C++ compiler", compiler is not None, compiler or "no g++ or c++ on the path", mend)]
+
+
+def _compiler_finding(release: str, place: str, torch_cuda: str | None, driver_cuda: str | None) -> Finding:
+    """Whether the compiler's major version fits torch (equal) and the driver (not newer); what is not known fits."""
+    major = int(release.split(".")[0])
+    detail = f"release {release} at {place}; torch is built for {f'CUDA {torch_cuda}' if torch_cuda else 'no CUDA'}, the driver runs CUDA {driver_cuda or 'n/a'}"
+    if torch_cuda is not None and int(torch_cuda.split(".")[0]) != major:
+        mend = f"install the CUDA {torch_cuda} compiler, or a torch built for CUDA {release}: their major versions must agree"
+    elif driver_cuda is not None and int(driver_cuda.split(".")[0]) < major:
+        mend = f"update the driver, or install a compiler of CUDA {driver_cuda}: the driver cannot run what CUDA {release} builds"
+    else:
+        mend = ""
+    return Finding("nvcc", not mend, detail, mend)
 
 
 def _check_locks() -> list[Finding]:

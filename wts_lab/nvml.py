@@ -100,6 +100,11 @@ class NvmlDevice:
         version = None if self._library is None else _guarded(lambda: self._library.nvmlSystemGetDriverVersion())
         return version.decode() if isinstance(version, bytes) else version
 
+    def cuda_release(self) -> str | None:
+        """Newest CUDA release that the driver supports, such as ``13.0``."""
+        number = None if self._library is None else _guarded(lambda: self._library.nvmlSystemGetCudaDriverVersion())
+        return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
     def memory_bytes(self) -> int | None:
         """Memory of the device in bytes."""
         memory = self._ask("nvmlDeviceGetMemoryInfo")

@@ -289,6 +289,19 @@ def test_a_record_holds_every_point_of_every_process(simulated, tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name], "parts are removed once merged"
 
 
+def test_the_fit_of_a_record_gives_back_the_costs_of_the_simulated_walks(simulated, tmp_path):
+    pytest.importorskip("scipy", reason="fits need scipy")
+    from cost_model.fit import fit_frame
+
+    fits = fit_frame(read_walk(measure(CASES, **REQUEST, out=tmp_path, run_worker=Workers(simulated.Bench))))
+    assert len(fits) == len(CASES) * 2
+    for key, fit in fits:
+        entry, step = COSTS[key.variant]
+        flushed = 5.0 if key.l2_state == "serving" else 0.0
+        assert (fit.step_us, fit.entry_us) == pytest.approx((step, entry + flushed))
+        assert fit.processes == 3 and fit.samples == 3 * 3 * 6 and fit.status == "ok"
+
+
 def test_processes_draw_other_inputs_and_orders(simulated, tmp_path):
     seeds = []
 

@@ -125,15 +125,17 @@ def test_a_check_that_breaks_is_a_finding_and_the_rest_still_run(monkeypatch):
     assert second == Finding("second", True, "fine")
 
 
-@pytest.mark.parametrize(("release", "built", "ok"), [("13.0", "13.0", True), ("13.0", "12.8", False), ("12.4", "12.8", True), ("13.0", None, True)])
-def test_the_compiler_must_share_its_major_version_with_torch(monkeypatch, release, built, ok):
-    from wts_lab import build
-
-    monkeypatch.setattr(build, "find_nvcc", lambda: build.Nvcc(path="nvcc", release=release))
-    monkeypatch.setattr(environment, "_torch_cuda", lambda: built)
-    nvcc = next(finding for finding in environment._check_compiler() if finding.name == "nvcc")
-    assert nvcc.ok is ok
-    assert release in nvcc.detail and (ok or built in nvcc.mend)
+@pytest.mark.parametrize(
+    ("release", "torch_cuda", "driver_cuda", "mend"),
+    [
+        ("13.0", "13.0", "13.0", None), ("12.4", "12.8", "13.0", None), ("13.0", None, None, None),
+        ("13.0", "12.8", "13.0", "major versions must agree"), ("13.0", "13.0", "12.8", "update the driver"),
+    ],
+)  # fmt: skip
+def test_the_compiler_must_fit_torch_and_the_driver(release, torch_cuda, driver_cuda, mend):
+    finding = environment._compiler_finding(release, "nvcc", torch_cuda, driver_cuda)
+    assert finding.ok is (mend is None) and release in finding.detail
+    assert mend is None or mend in finding.mend
 
 
 def test_an_old_gpu_is_a_fault(monkeypatch):

@@ -22,7 +22,7 @@ def library(**functions):
         "nvmlDeviceGetHandleByUUID": lambda uuid: f"handle of {uuid}", "nvmlDeviceGetClockInfo": lambda handle, kind: 1980,
         "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: 0x4 | 0x20, "nvmlSystemGetDriverVersion": lambda: b"580.1",
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=7), "nvmlDeviceGetMigMode": lambda handle: [1, 1],
-        "nvmlDeviceGetMPSComputeRunningProcesses": lambda handle: ["a", "b"],
+        "nvmlDeviceGetMPSComputeRunningProcesses": lambda handle: ["a", "b"], "nvmlSystemGetCudaDriverVersion": lambda: 12080,
     }
     return SimpleNamespace(**{**base, **functions})
 
@@ -32,6 +32,7 @@ def test_every_field_of_a_willing_driver():
     assert device.clocks() == ClockReading(1980.0, ("sw_power_cap", "sw_thermal_slowdown"))
     assert device.clocks().throttled
     assert (device.driver_version(), device.memory_bytes(), device.mig_enabled(), device.mps_processes()) == ("580.1", 7, True, 2)
+    assert device.cuda_release() == "12.8"
 
 
 def test_a_field_that_is_refused_leaves_the_others():
@@ -62,6 +63,7 @@ def test_without_driver_everything_is_unknown_and_nothing_raises():
     assert device.clocks() == ClockReading(None, None)
     assert not device.clocks().throttled
     assert (device.memory_bytes(), device.mig_enabled(), device.mps_processes()) == (None, None, None)
+    assert NvmlDevice.open(library=library(nvmlSystemGetCudaDriverVersion=refuse)).cuda_release() is None
 
 
 @given(st.sets(st.sampled_from(sorted(CLOCK_REASONS))))
