@@ -205,8 +205,12 @@ def enumerate_placements(gpu: Gpu, head: Head, precision: str, mode: str, *, gri
     `resident` keeps as much as it can for each number of register slots: what does not fit streams, and each depth of the
     staging ring is a placement of its own. `streaming` keeps nothing.
     """
-    slots = _checked_slots(gpu, head, precision, mode, grid_blocks, warps)
-    fit = _shared_slots(gpu, head.rank, precision, warps, slots)
+    yield from _fitting(gpu, _checked_slots(gpu, head, precision, mode, grid_blocks, warps), head.rank, precision, mode, warps)
+
+
+def _fitting(gpu: Gpu, slots: int, rank: int, precision: str, mode: str, warps: int) -> Iterator[Placement]:
+    """Yield the placements of that many tiles a warp."""
+    fit = _shared_slots(gpu, rank, precision, warps, slots)
     for register_slots in range(slots + 1 if mode == "resident" else 1):
         left = slots - register_slots
         for staging_slots in range(min(left, fit) + 1):
@@ -216,7 +220,7 @@ def enumerate_placements(gpu: Gpu, head: Head, precision: str, mode: str, *, gri
                 continue
             counts = (register_slots, shared_slots, streamed_slots, staging_slots)
             placement = Placement(warps, *(count * warps for count in counts))
-            if capacity_problem(placement, gpu, head.rank, precision) is None:
+            if capacity_problem(placement, gpu, rank, precision) is None:
                 yield placement
 
 
@@ -232,17 +236,18 @@ def plan(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | 
         PlanError: nothing fits, with the shortage that binds.
         MissingFact: the GPU lacks sm_count or smem_bytes_per_block_optin.
     """
-    return _plan(ByIdentity(gpu), head, precision, mode, grid_blocks, warps)
+    slots = _checked_slots(gpu, head, precision, mode, grid_blocks, warps)
+    best = _best(ByIdentity(gpu), slots, head.rank, precision, mode, warps)
+    if best is None:
+        raise PlanError(_shortage(gpu, head, precision, mode, slots, warps))
+    return best
 
 
-@lru_cache(maxsize=256)
-def _plan(key: ByIdentity, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int) -> Placement:
-    """Plan once for one Gpu object and shape."""
-    gpu = key.gpu
-    candidates = list(enumerate_placements(gpu, head, precision, mode, grid_blocks=grid_blocks, warps=warps))
-    if not candidates:
-        raise PlanError(_shortage(gpu, head, precision, mode, grid_blocks, warps))
-    return min(candidates, key=lambda placement: _cost(placement, gpu, head.rank, precision))
+@lru_cache(maxsize=1024)
+def _best(key: ByIdentity, slots: int, rank: int, precision: str, mode: str, warps: int) -> Placement | None:
+    """Plan once for one Gpu object and number of tiles a warp: a vocabulary matters through that number only."""
+    fitting = _fitting(key.gpu, slots, rank, precision, mode, warps)
+    return min(fitting, key=lambda placement: _cost(placement, key.gpu, rank, precision), default=None)
 
 
 STAGING_TARGET_BYTES = 96 * 1024
@@ -292,10 +297,8 @@ def _shared_slots(gpu: Gpu, rank: int, precision: str, warps: int, slots: int) -
     return room // (warps * terms.tile_bytes(rank, precision)) if room >= 0 else -1
 
 
-def _shortage(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int) -> str:
+def _shortage(gpu: Gpu, head: Head, precision: str, mode: str, slots: int, warps: int) -> str:
     """Explain why no placement fits, with needed and available bytes."""
-    slots = _checked_slots(gpu, head, precision, mode, grid_blocks, warps)
-    least = Placement(warps, 0, 0, slots * warps, warps)
-    problem = capacity_problem(least, gpu, head.rank, precision)
+    problem = capacity_problem(Placement(warps, 0, 0, slots * warps, warps), gpu, head.rank, precision)
     return (f"no {mode} placement of {head.name} in {precision} fits {gpu.id} at {warps} warps and {slots} tiles a warp: "
             f"{problem or 'no combination of registers and shared memory fits'}. Use fewer warps, a smaller rank or int8x2")

@@ -223,3 +223,15 @@ def test_predictions_do_not_share_state_between_gpus():
     predicted(study_h200(exchange_us=5.0), QWEN, "resident", "int8x2")
     assert predicted(STUDY, QWEN, "resident", "int8x2").step_us == before
     assert predict(STUDY, replace(QWEN, name="other"), Workload(), "resident").step_us == before
+
+
+def test_a_prediction_takes_under_a_millisecond():
+    """The best of many, so that a busy machine does not fail it; vocabularies differ, so that nothing is only remembered."""
+    import time
+
+    best = float("inf")
+    for vocab in range(100_000, 100_800, 16):
+        begin = time.perf_counter()
+        predict(STUDY, Head.markov(vocab, 256), Workload(), "resident")
+        best = min(best, time.perf_counter() - begin)
+    assert best < 1e-3
