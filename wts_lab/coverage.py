@@ -18,6 +18,7 @@ from cost_model.errors import BadInput
 from wts_lab.abi import slot_column
 
 TILE_ROWS = 16
+LANES_A_ROW_PAIR = 4
 
 PLACES = ("block", "warp", "block_warp", "slot", "row", "slot_row", "lane")
 """What every planted set must cover: blocks; warps; warps of each block; slots of each warp; rows in a tile; rows in each
@@ -99,23 +100,21 @@ def cover(draft_ids: np.ndarray, layout: Layout) -> Coverage:
 
     :raises BadInput: an id outside the vocabulary.
     """
-    ids = np.unique(np.asarray(draft_ids).reshape(-1))
-    if len(ids) and (ids[0] < 0 or ids[-1] >= layout.vocab_size):
-        raise BadInput(f"draft ids must be 0 to {layout.vocab_size - 1}; got {ids[0]} to {ids[-1]}")
-    all_places, won_places = _places(np.arange(layout.vocab_size), layout), _places(ids, layout)
-    won, missing = {}, {}
-    for kind, expected in all_places.items():
-        winners = {tuple(place) for place in won_places[kind].tolist()}
-        won[kind] = len(winners)
-        missing[kind] = tuple(place for place in map(tuple, expected.tolist()) if place not in winners)
+    ids = np.asarray(draft_ids, dtype=np.int64).reshape(-1)
+    if len(ids) and (ids.min() < 0 or ids.max() >= layout.vocab_size):
+        raise BadInput(f"draft ids must be 0 to {layout.vocab_size - 1}; got {ids.min()} to {ids.max()}")
+    everywhere, winners = _marks(np.arange(layout.vocab_size), layout), _marks(ids, layout)
+    won = {kind: int(marks.sum()) for kind, marks in winners.items()}
+    missing = {kind: tuple(map(tuple, np.argwhere(everywhere[kind] & ~winners[kind]).tolist())) for kind in everywhere}
     return Coverage(won, missing)
 
 
-def _places(rows: np.ndarray, layout: Layout) -> dict[str, np.ndarray]:
-    """The distinct places of some rows: for each kind an int64 array ``[places, coordinates]``."""
+def _marks(rows: np.ndarray, layout: Layout) -> dict[str, np.ndarray]:
+    """For each kind of place a boolean array over its coordinates: true where one of ``rows`` lives."""
     at = layout.locate(rows)
     columns = np.array([slot_column(slot, layout.slots) for slot in range(layout.slots)])
-    at["lane"] = 4 * (at["row"] // 2) + columns[at["slot"]]
+    at["lane"] = LANES_A_ROW_PAIR * (at["row"] // 2) + columns[at["slot"]]
+    sizes = {"block": layout.grid_blocks, "warp": layout.warps, "slot": layout.slots, "row": TILE_ROWS, "lane": 32, "tile": layout.tiles}
     coordinates = {
         "block": ("block",),
         "warp": ("warp",),
@@ -126,4 +125,8 @@ def _places(rows: np.ndarray, layout: Layout) -> dict[str, np.ndarray]:
         "lane": ("warp", "lane"),
         "tile": ("tile",),
     }
-    return {kind: np.unique(np.stack([at[name] for name in names], axis=1), axis=0) for kind, names in coordinates.items()}
+    marks = {}
+    for kind, names in coordinates.items():
+        marks[kind] = np.zeros([sizes[name] for name in names], dtype=bool)
+        marks[kind][tuple(at[name] for name in names)] = True
+    return marks

@@ -13,7 +13,10 @@ Kinds of steps (``KINDS``), drawn for each walk from ``PATTERN``:
 - ``nan``: several NaN, of both signs, and +inf before them: the first NaN wins. ``inf``: several +inf, and the largest finite
   number before them. ``masked``: all −inf but one. ``all_inf``, ``all_nan``: nothing but; index 0 wins.
 - ``zero``: the top is −0 and +0 (tiny weights make an underflowing correction of −0): the lower index wins.
-- ``random``: noise alone, close contests, in every eighth walk.
+- ``close``: 64 rows within about one bf16 step of each other, the rest far below. Which of them wins depends on every bit of
+  the arithmetic; only the twin knows (``planned`` is −1).
+- ``fma``: two rows that change places if one multiplication and addition are contracted (`contests.py`).
+- ``random``: noise alone, in every eighth walk.
 
 Padded columns hold +1e4, +inf and NaN throughout.
 """
@@ -26,15 +29,17 @@ import numpy as np
 import torch
 
 from cost_model.errors import BadInput
+from wts_lab.contests import CONTRACTIONS, OUTSIDER_BASE, FmaContests, close_contest
 from wts_lab.coverage import PLACES, Coverage, Layout, cover
 from wts_lab.heads import MarkovHead
 from wts_lab.reference import round_to_bf16
 
 __all__ = ["KINDS", "PLACES", "Coverage", "Layout", "PlantedInputs", "cover", "plant", "plan_targets", "walks_needed"]
 
-KINDS = ("product", "spike", "tie", "near_tie", "nan", "inf", "masked", "all_inf", "all_nan", "zero", "random")
-PATTERN = ("product",) * 6 + ("tie",) * 4 + ("spike", "near_tie", "nan") * 2 + ("inf", "masked", "all_inf", "all_nan")
-UNLED_KINDS = ("all_inf", "all_nan", "zero")  # their winner is no target and leads to none
+KINDS = ("product", "spike", "tie", "near_tie", "nan", "inf", "masked", "all_inf", "all_nan", "zero", "close", "fma", "random")
+PATTERN = ("product", "tie") * 4 + ("spike", "near_tie", "nan") * 2 + ("close", "fma") + ("inf", "masked", "all_inf", "all_nan")
+CONTEST_KINDS = ("close", "fma")  # only the arithmetic knows their winner
+UNLED_KINDS = ("all_inf", "all_nan", "zero", "close", "fma")  # their winner is no target and leads to none
 RANDOM_EVERY = 8  # one walk in so many is random
 ZERO_EVERY = 16  # one walk in so many begins with a step of kind zero
 
@@ -111,7 +116,7 @@ def plan_targets(layout: Layout, seed: int = 0, *, tiles_from_slot: int | None =
 def walks_needed(layout: Layout, steps: int, *, tiles_from_slot: int | None = None) -> int:
     """Walks after which every target has had a turn, and so has won; random walks and steps without target allowed for."""
     turns = len(plan_targets(layout, tiles_from_slot=tiles_from_slot))
-    share = (1 - 1 / RANDOM_EVERY) * (1 - (2 / len(PATTERN) + 1 / ZERO_EVERY))
+    share = (1 - 1 / RANDOM_EVERY) * (1 - (4 / len(PATTERN) + 1 / ZERO_EVERY))
     return int(np.ceil(1.1 * turns / share / steps)) + 2
 
 
@@ -145,7 +150,11 @@ def plant(
     generator = torch.Generator(device=device).manual_seed(seed)
     w1, w2 = _weights(plan, rank, columns, vocab_size, generator, exact_bf16)
     kinds, planned, draft_anchors = _schedule(plan, layout, walks, steps, rng)
-    base_logits = _base_logits(plan, kinds, planned, draft_anchors, columns, rank, layout, rng, generator)
+    if exact_bf16:  # no int8x2 arithmetic to be contracted
+        kinds[kinds == "fma"] = "close"
+    base_logits = _base_logits(plan, kinds, planned, columns, rank, layout, rng, generator)
+    history = np.concatenate([draft_anchors[:, None], planned[:, :-1]], axis=1)
+    _plant_contests(base_logits, kinds, history, w1, w2[:vocab_size], rng)
     mapping, anchors = None, torch.from_numpy(draft_anchors).to(device)
     if target_vocab_size is not None:
         mapping = torch.from_numpy(rng.permutation(latent_rows)[:vocab_size].copy()).to(device)
@@ -245,8 +254,8 @@ def _schedule(plan: _Plan, layout: Layout, walks: int, steps: int, rng) -> tuple
         if walk % ZERO_EVERY == 1 and len(plan.tiny):
             anchors[walk], kinds[walk, 0] = plan.tiny[2], "zero"
         for step in range(steps):
-            led_astray = step > 0 and kinds[walk, step - 1] in UNLED_KINDS
-            kinds[walk, step], planned[walk, step] = queue.take(str(kinds[walk, step]), led_astray)
+            before = str(kinds[walk, step - 1]) if step else "product"
+            kinds[walk, step], planned[walk, step] = queue.take(str(kinds[walk, step]), before)
     return kinds, planned, anchors
 
 
@@ -261,8 +270,13 @@ class _Queue:
         """The token that leads to the next target."""
         return int(self.plan.targets[(self.position - 1) % len(self.plan.targets)])
 
-    def take(self, wanted: str, led_astray: bool) -> tuple[str, int]:
-        """Kind and winning row of the next step; ``led_astray``: the previous winner does not lead to the next target."""
+    def take(self, wanted: str, before: str) -> tuple[str, int]:
+        """Kind and winning row of the next step, given the kind of the step before."""
+        led_astray = before in UNLED_KINDS  # the previous winner does not lead to the next target
+        if wanted in CONTEST_KINDS and before in CONTEST_KINDS:
+            wanted = "spike"  # a contest is made for a known token
+        if wanted in CONTEST_KINDS:
+            return wanted, -1
         if wanted in UNLED_KINDS:
             return wanted, int(self.plan.tiny[0]) if wanted == "zero" else 0
         index = self.position % len(self.plan.targets)
@@ -280,7 +294,7 @@ class _Queue:
         return kind, winner
 
 
-def _base_logits(plan, kinds, planned, anchors, columns, rank, layout, rng, generator) -> torch.Tensor:
+def _base_logits(plan, kinds, planned, columns, rank, layout, rng, generator) -> torch.Tensor:
     """bf16 ``[walks, steps, columns]``: noise by kind, then the planted values, then the padding."""
     walks, steps = kinds.shape
     device = generator.device
@@ -293,12 +307,14 @@ def _base_logits(plan, kinds, planned, anchors, columns, rank, layout, rng, gene
     for kind, fill in (("masked", NEGATIVE_INF_BITS), ("all_inf", NEGATIVE_INF_BITS), ("all_nan", NAN_BITS[1])):
         bits[torch.from_numpy(np.flatnonzero(flat_kinds == kind)).to(device)] = _as_int16(fill)
     for index in np.flatnonzero(flat_kinds == "zero"):
-        row = base.view(walks * steps, columns)[int(index)]
+        row = base.view(walks * steps, columns)[int(index)]  # below zero everywhere, but for the edits
         row.copy_(-1 - row.abs())
     index_of_target = {int(row): i for rows in (plan.targets, plan.across, plan.near) for i, row in enumerate(rows) if row >= 0}
     steps_at, rows_at, values_at = [], [], []
+    turn = 0
     for index, (kind, winner) in enumerate(zip(flat_kinds, planned.reshape(-1), strict=True)):
-        for row, value in _edits(kind, int(winner), index, plan, index_of_target, rank, layout, rng).items():
+        turn += kind == "zero"
+        for row, value in _edits(kind, int(winner), turn, plan, index_of_target, rank, layout, rng).items():
             steps_at.append(index), rows_at.append(row), values_at.append(_as_int16(value))
     where = (torch.tensor(steps_at, device=device), torch.tensor(rows_at, device=device))
     bits[where] = torch.tensor(values_at, dtype=torch.int16, device=device)
@@ -307,12 +323,30 @@ def _base_logits(plan, kinds, planned, anchors, columns, rank, layout, rng, gene
     return base
 
 
-def _edits(kind, winner, index, plan, index_of_target, rank, layout, rng) -> dict[int, int]:
+def _plant_contests(base_logits, kinds, history, w1, w2, rng) -> None:
+    """Set the base logits of ``close`` and ``fma`` steps; an ``fma`` step without such a row becomes ``close``, in ``kinds`` too.
+
+    ``history`` ``[walks, steps]``: the draft id before each step, known for these. ``w2`` ``[V, r]`` without padding.
+    """
+    finder = FmaContests(w1, w2) if (kinds == "fma").any() else None
+    for turn, (walk, step) in enumerate(np.argwhere(np.isin(kinds, ("close", "fma")))):
+        contest, previous = None, int(history[walk, step])
+        if kinds[walk, step] == "fma":
+            contest = finder.find(previous, CONTRACTIONS[turn % len(CONTRACTIONS)], rng)
+        if contest is None:
+            kinds[walk, step] = "close"
+            contest = close_contest(w2, w1[previous], rng)
+        row = base_logits[walk, step, : len(w2)]
+        row.add_(OUTSIDER_BASE)
+        row[contest[0]] = contest[1]
+
+
+def _edits(kind, winner, turn, plan, index_of_target, rank, layout, rng) -> dict[int, int]:
     """bf16 bit patterns to plant in one step, by row of ``W2``."""
-    if kind in ("random", "all_inf", "all_nan"):
+    if kind in ("random", *CONTEST_KINDS, "all_inf", "all_nan"):
         return {}
     if kind == "zero":
-        signs = (NEGATIVE_ZERO_BITS, POSITIVE_ZERO_BITS)[:: 1 if index % 2 else -1]
+        signs = (NEGATIVE_ZERO_BITS, POSITIVE_ZERO_BITS)[:: 1 if turn % 2 else -1]  # −0 before +0, then the other way round
         return {int(plan.tiny[0]): signs[0], int(plan.tiny[1]): signs[1]}
     if kind in ("nan", "inf"):
         return _special_edits(kind, winner, layout.vocab_size, rng)

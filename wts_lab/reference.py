@@ -71,7 +71,7 @@ def bf16_to_float(bits: np.ndarray) -> np.ndarray:
 
 def round_to_bf16(values: np.ndarray) -> np.ndarray:
     """bfloat16 bit patterns (uint16) of float32 values: to nearest, ties to even, every NaN to 0x7FFF."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     not_a_number = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     return np.where(not_a_number, np.uint32(CANONICAL_NAN_BF16), rounded).astype(np.uint16)
@@ -82,7 +82,7 @@ def ordered_value(values: np.ndarray) -> np.ndarray:
 
     Any NaN is 0xFFFFFFFF, −0 has the key of +0, −inf is 0x007FFFFF; no value has a key of 0.
     """
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
     magnitude = bits & np.uint32(0x7FFFFFFF)
     bits = np.where(magnitude == 0, np.uint32(0), bits)
     keys = np.where(bits >> np.uint32(31), ~bits, bits | np.uint32(0x80000000))
