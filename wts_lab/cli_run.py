@@ -53,7 +53,7 @@ def study(
     from wts_lab.outputs import write_outputs
     from wts_lab.study import StudyRequest, run_study
 
-    with user_errors(f"finished points are kept under {out / 'records'}; give the same command again to go on"):
+    with user_errors(f"what was measured so far is kept under {out / 'records'}; give the same command again to go on"):
         request = StudyRequest(
             gpu=gpu, heads=heads_from(head, vocab, rank, ()), steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])),
             processes=processes, repeats=repeats, live=live, records=records, out=out,
