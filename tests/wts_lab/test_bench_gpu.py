@@ -127,6 +127,51 @@ def test_the_reference_has_no_placement(inputs):
     assert set(facts.values()) == {None}
 
 
+def test_real_subjects_go_through_the_whole_protocol_into_rows_of_the_format(tmp_path):
+    """Real inputs, checks and walks on the CPU, timed by the host's clock: only the GPU and its gate are missing."""
+    from time import perf_counter
+
+    from cost_model.measurement import read_walk, write_walk
+    from wts_lab.bench import stream_points
+    from wts_lab.nvml import NvmlDevice
+
+    class HostTimer:
+        def busy(self, us):
+            pass
+
+        def burst(self, key, timed, *, repeats, warmup, before):
+            times = []
+            for number in range(warmup + repeats):
+                if before is not None:
+                    before()
+                start = perf_counter()
+                timed()
+                times.append((perf_counter() - start) * 1e6)
+            return times[warmup:]
+
+    class HostBench:
+        timer = HostTimer()
+
+        def build(self, cases):
+            pass
+
+        def prepare(self, cases, steps, seed):
+            inputs = GroupInputs(cases[0], max(steps), seed, "cpu")
+            return [Subject(case, inputs, steps, lambda: None, eager) for case in cases]
+
+        def clocks(self):
+            return NvmlDevice(None, None).clocks()
+
+        def release(self):
+            pass
+
+    rows = list(stream_points([stepwise_case(SHAPE)], (1, 4), ("warm", "serving"), repeats=3, bench=HostBench(), provenance={}))
+    frame = read_walk(write_walk(tmp_path / "host.parquet", rows))
+    assert len(frame) == 4 and set(frame["tokens_match"]) == {1.0} and set(frame["tokens_agree_reference"]) == {1.0}
+    assert frame["sm_clock_mhz_before"].isna().all() and frame["throttle_reasons"].isna().all()
+    assert all(len(samples) == 3 and samples.min() > 0 for samples in frame["samples_us"])
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a CUDA device")
 def test_without_a_device_the_error_says_what_can_be_done_instead():
     with pytest.raises(RuntimeError, match="wts-lab study replays recorded runs"):
