@@ -316,7 +316,7 @@ def _base_logits(plan, kinds, planned, columns, rank, layout, rng, generator) ->
         turn += kind == "zero"
         for row, value in _edits(kind, int(winner), turn, plan, index_of_target, rank, layout, rng).items():
             steps_at.append(index), rows_at.append(row), values_at.append(_as_int16(value))
-    where = (torch.tensor(steps_at, device=device), torch.tensor(rows_at, device=device))
+    where = tuple(torch.tensor(indices, dtype=torch.int64, device=device) for indices in (steps_at, rows_at))
     bits[where] = torch.tensor(values_at, dtype=torch.int16, device=device)
     padding = torch.tensor([_as_int16(value) for value in PADDING_BITS], dtype=torch.int16, device=device)
     bits[:, layout.vocab_size :] = padding[torch.arange(columns - layout.vocab_size, device=device) % len(PADDING_BITS)]

@@ -39,6 +39,7 @@ _TORCH_NAMES = {
     "teacher_forced_agreement": "stepwise",
     "twin_walks_torch": "twin_torch",
     "twin_walks_bf16_torch": "twin_torch",
+    "expected_walks": "twin_torch",
 }
 
 

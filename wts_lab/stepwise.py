@@ -85,7 +85,7 @@ class StepwiseWalk:
                 self(base_logits, anchor, tokens_out=tokens)
         torch.cuda.current_stream(base_logits.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.device(base_logits.device), torch.cuda.graph(graph):
             self(base_logits, anchor, tokens_out=tokens)
         return CapturedWalk(graph, base_logits, anchor, tokens)
 

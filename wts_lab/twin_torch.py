@@ -13,7 +13,8 @@ import torch
 
 from cost_model.errors import BadInput
 from cost_model.head import MAX_RANK
-from cost_model.workload import ROUNDINGS, require_word
+from cost_model.workload import PRECISIONS, ROUNDINGS, require_word
+from wts_lab.quantize import quantize_latents, quantize_rows
 from wts_lab.reference import CANONICAL_NAN_BF16, INDEX_BITS, check_walk
 
 CHUNK_ELEMENTS = 1 << 24  # walks times rows at a time: bounds the float64 temporaries to 256 MiB
@@ -66,6 +67,20 @@ def twin_walks_bf16_torch(w2, w1, base_logits, anchors, *, vocab_size=None, roun
         return rounded
 
     return _run(corrections, len(w2), len(w1), base_logits, anchors, vocab_size, rounding, draft_to_target)
+
+
+def expected_walks(head, base_logits, anchors, *, precision="int8x2", rounding="once", draft_to_target=None) -> TorchTwinWalk:
+    """What the kernel must return for a `MarkovHead` and inputs on its device.
+
+    :param precision: "int8x2" for any weights; "bf16" for weights that are exact in fp32 (`planting.plant(exact_bf16=True)`).
+    :raises BadInput: as the twins; another precision.
+    """
+    require_word("precision", precision, PRECISIONS)
+    w2, w1 = head.markov_w2.weight, head.markov_w1.weight
+    options = {"vocab_size": head.vocab_size, "rounding": rounding, "draft_to_target": draft_to_target}
+    if precision == "bf16":
+        return twin_walks_bf16_torch(w2, w1, base_logits, anchors, **options)
+    return twin_walks_torch(*quantize_rows(w2), *quantize_latents(w1), base_logits, anchors, **options)
 
 
 def round_to_bf16(values: torch.Tensor) -> torch.Tensor:

@@ -174,6 +174,12 @@ def test_exact_bf16_inputs_are_exact_and_go_as_planned(rank):
     assert cover(walks.draft_ids, layout).complete
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_single_step_can_be_planted(seed):
+    planted = plant(Layout(60, 2, 2), 32, steps=1, walks=1, seed=seed)
+    assert planted.base_logits.shape == (1, 1, 60) and planted.kinds.shape == (1, 1)
+
+
 def test_one_seed_gives_one_set():
     layout = Layout(300, 2, 2)
     first, again, other = (plant(layout, 32, walks=8, seed=seed) for seed in (1, 1, 2))

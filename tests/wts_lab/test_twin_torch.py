@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st  # noqa: E402
 
 from cost_model.errors import BadInput  # noqa: E402
 from wts_lab import reference, twin_torch  # noqa: E402
+from wts_lab.planting import Layout, plant  # noqa: E402
 from wts_lab.reference import round_to_bf16, twin_walks, twin_walks_bf16  # noqa: E402
 
 AWKWARD = np.array([0x7FC0, 0xFFC0, 0x7F80, 0xFF80, 0x8000, 0x0000, 0x4280], dtype=np.uint16)
@@ -58,6 +59,19 @@ def test_exact_bf16_equals_the_numpy_twin():
     with pytest.raises(BadInput, match="not an fp32 number"):
         inexact = [torch.randn(60, 64, dtype=torch.float64) for _ in range(2)]
         reference.twin_walks_bf16_torch(*inexact, torch.from_numpy(bits).view(torch.bfloat16), torch.from_numpy(anchors))
+
+
+@pytest.mark.parametrize("precision", ["int8x2", "bf16"])
+def test_expected_walks_are_the_planned_ones(precision):
+    layout = Layout(400, 3, 2)
+    planted = plant(layout, 32, steps=8, walks=16, padded_vocab_size=410, target_vocab_size=500, exact_bf16=precision == "bf16")
+    inputs = {"precision": precision, "draft_to_target": planted.draft_to_target}
+    walks = reference.expected_walks(planted.head, planted.base_logits, planted.anchors, **inputs)
+    known = planted.planned >= 0
+    assert np.array_equal(walks.draft_ids.numpy()[known], planted.planned[known])
+    assert torch.equal(walks.tokens, planted.draft_to_target[walks.draft_ids])
+    with pytest.raises(BadInput, match="int4"):
+        reference.expected_walks(planted.head, planted.base_logits, planted.anchors, precision="int4")
 
 
 def test_rounding_and_order_equal_numpys_for_every_bf16_neighbourhood():
