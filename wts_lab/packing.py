@@ -82,7 +82,8 @@ def pack_latents_int8(q1: torch.Tensor, q2: torch.Tensor, s1: torch.Tensor, s2: 
     rows, rank = q1.shape
     if q2.shape != q1.shape or s1.shape != (rows,) or s2.shape != (rows,):
         raise BadInput(
-            f"q1 and q2 must share one shape [N, r], s1 and s2 be [N]; got {tuple(q1.shape)}, {tuple(q2.shape)}, {tuple(s1.shape)}, {tuple(s2.shape)}"
+            "q1 and q2 must share one shape [N, r], s1 and s2 be [N]; "
+            f"got {tuple(q1.shape)}, {tuple(q2.shape)}, {tuple(s1.shape)}, {tuple(s2.shape)}"
         )
     packed = torch.zeros((rows, 2 * rank + LATENT_TAIL_BYTES), dtype=torch.uint8, device=q1.device)
     words = packed.view(torch.int32)
