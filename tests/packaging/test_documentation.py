@@ -65,3 +65,21 @@ def test_make_targets_shown_exist():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     shown = set(re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
     assert {first or second for first, second in shown} <= targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_shown_predictions_and_plans_answer(document):
+    testing = pytest.importorskip("typer.testing")
+    from wts_lab import cli
+
+    for words in shown_commands(document.read_text()):
+        if words[0] in ("predict", "plan"):
+            result = testing.CliRunner().invoke(cli.app, words)
+            assert result.exit_code == 0, f"{document.name}: {' '.join(words)}: {result.stderr}"
+
+
+def test_the_python_shown_in_the_readme_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shown: dict = {"print": lambda *values: None}
+    exec(compile(block, "README.md", "exec"), shown)
+    assert shown["prediction"].step_us > 0
