@@ -27,8 +27,11 @@ Spec = dict[str, Any]
 INK, QUIET, GRID, LINE, PAPER = "#2b2f36", "#6b7280", "#e7e9ec", "#c9ced6", "#ffffff"
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 MARGIN_PX = dict(l=92, r=215, t=72, b=64)
+MODEBAR_REMOVED = ("select2d", "lasso2d", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d")
 LABEL_HEIGHT_PX = 38
 TRACES_PER_SERIES = 4
+LINE_WORDS = "dashed: predicted, with its band · solid: fit of measured calls · bars: 5th to 95th percentile · hollow: published by others"
+SHORT_LINE_WORDS = "dashed: predicted · solid: fit · hollow: published"
 STEP_TICKS = (1, 2, 4, 7, 11, 16, 24, 32)
 TIME_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
@@ -69,7 +72,7 @@ def layout(height_px: int, **more: Any) -> Spec:
     """The layout that all figures share; `more` adds to it or overrides it."""
     base = dict(height=height_px, paper_bgcolor=PAPER, plot_bgcolor=PAPER, template="none", font=dict(family=FONT, size=14, color=INK),
                 margin=MARGIN_PX, hovermode="closest", hoverlabel=dict(bgcolor=PAPER, bordercolor=LINE, font=dict(family=FONT, size=13, color=INK)),
-                uirevision="keep")
+                uirevision="keep", modebar=dict(bgcolor="rgba(255,255,255,0.6)", color="#b6bcc6", activecolor=INK, remove=list(MODEBAR_REMOVED)))
     return {**base, **more}
 
 
@@ -91,7 +94,8 @@ def call_time_figure(comparisons: Sequence[Comparison], *, steps: int, title: st
     return draw(call_time_spec(comparisons, steps=steps, title=title, height_px=height_px))
 
 
-def call_time_spec(comparisons: Sequence[Comparison], *, steps: int, title: str = "Time of a complete call", height_px: int = 540) -> Spec:
+def call_time_spec(comparisons: Sequence[Comparison], *, steps: int, title: str = "Time of a complete call", height_px: int = 540,
+                   subtitle: str = LINE_WORDS) -> Spec:
     """The spec of `call_time_figure`.
 
     Every series has TRACES_PER_SERIES traces in the same order (band, prediction, fit, points), empty where there is nothing,
@@ -102,7 +106,6 @@ def call_time_spec(comparisons: Sequence[Comparison], *, steps: int, title: str 
     low, high = _decades(traces)
     apart = (high - low) * LABEL_HEIGHT_PX / (height_px - MARGIN_PX["t"] - MARGIN_PX["b"])
     labels = _end_labels(comparisons, last, apart, high - apart / 2)
-    subtitle = "dashed: predicted, with its band · solid: fit of measured calls · bars: 5th to 95th percentile · hollow: published by others"
     return dict(data=traces, layout=layout(
         height_px, title=heading(title, subtitle), showlegend=False, annotations=labels,
         xaxis=axis("walk length [steps]", tickvals=[n for n in STEP_TICKS if n <= last], range=[0.4, last + 0.4], showgrid=False),

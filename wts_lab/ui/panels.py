@@ -20,7 +20,7 @@ from wts_lab import compare, study
 from wts_lab.ui import figures, live
 from wts_lab.ui.live_figure import FigureHolder, hold_figure
 from wts_lab.ui.requests import OWN_SIZES, PRECISIONS_BY_MODE, FieldSpec, PanelRequest, describe
-from wts_lab.ui.step_figure import step_terms_spec
+from wts_lab.ui.step_figure import SHORT_BAR_WORDS, step_terms_spec
 from wts_lab.ui.tier_figure import memory_tiers_spec
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _make_handles(request: PanelRequest) -> Handles:
         run_button=widgets.Button(description="Run", icon="play", button_style="success", tooltip="Launch the walk, or replay its recorded run"),
         cancel_button=widgets.Button(description="Cancel", icon="stop", disabled=True, tooltip="End the run after the point in hand"),
         progress=widgets.IntProgress(min=0, max=1, value=0, layout=widgets.Layout(width="220px")),
-        status=widgets.Label(value="Nothing was run yet."),
+        status=widgets.HTML(value="Nothing was run yet."),
         message=widgets.HTML(),
         log=widgets.Textarea(disabled=True, rows=5, placeholder="Build and run messages appear here.", layout=widgets.Layout(width="98%")),
         summary=widgets.HTML(),
@@ -118,14 +118,14 @@ def make_control(spec: FieldSpec, value: object) -> ipywidgets.Widget:
 
 
 def _arrange(handles: Handles) -> ipywidgets.Widget:
-    """Controls and run on the left, figures on the right, log below."""
+    """Controls and run on the left, figures of times on the right, memory tiers and messages below."""
     import ipywidgets as widgets
 
     buttons = widgets.HBox([handles.run_button, handles.cancel_button])
     left = widgets.VBox([*handles.controls.values(), buttons, handles.progress, handles.status, handles.message, handles.summary],
                         layout=widgets.Layout(width="370px", min_width="370px"))
-    right = widgets.VBox([handles.call_figure.widget, handles.terms_figure.widget, handles.tiers_figure.widget], layout=widgets.Layout(flex="1 1 auto", min_width="0"))
-    return widgets.VBox([widgets.HBox([left, right]), widgets.Accordion([handles.log], titles=["Messages of the run"])])
+    right = widgets.VBox([handles.call_figure.widget, handles.terms_figure.widget], layout=widgets.Layout(flex="1 1 auto", min_width="0"))
+    return widgets.VBox([widgets.HBox([left, right]), handles.tiers_figure.widget, widgets.Accordion([handles.log], titles=["Messages of the run"])])
 
 
 def write_record(rows: Sequence[live.Row], out: Path) -> Path:
@@ -141,18 +141,18 @@ def write_record(rows: Sequence[live.Row], out: Path) -> Path:
 
 
 def fit_table(comparisons: Sequence[Comparison]) -> str:
-    """Fitted step and entry beside the prediction, as a small HTML table."""
-    cells = []
+    """Fitted step, with its interval, beside the prediction, and the fitted entry, as a small HTML table."""
+    titles = "".join(f"<th style='padding:3px 6px;text-align:left'>{title}</th>" for title in ("", "step", "predicted", "entry"))
+    rows = []
     for each in comparisons:
         if each.fit is None:
             continue
-        fit, prediction = each.fit, each.prediction
-        shown = (each.label, format_us(fit.step_us), format_interval_us(fit.step_us_low, fit.step_us_high), format_us(prediction.step_us), format_us(fit.entry_us))
-        cells.append("<tr>" + "".join(f"<td style='padding:2px 8px'>{html.escape(text)}</td>" for text in shown) + "</tr>")
-        if fit.reason:
-            cells.append(f"<tr><td colspan=5 style='padding:2px 8px;color:{figures.QUIET}'>{html.escape(fit.reason)}</td></tr>")
-    titles = "".join(f"<th style='padding:2px 8px;text-align:left'>{title}</th>" for title in ("", "step", "95 % interval", "predicted", "entry"))
-    return f"<table style='font-size:12.5px;line-height:1.3'><tr>{titles}</tr>{''.join(cells)}</table>" if cells else ""
+        interval = format_interval_us(each.fit.step_us_low, each.fit.step_us_high)
+        shown = (each.label, format_us(each.fit.step_us), format_us(each.prediction.step_us), format_us(each.fit.entry_us))
+        rows.append("<tr>" + "".join(f"<td style='padding:3px 6px 0;white-space:nowrap'>{html.escape(text)}</td>" for text in shown) + "</tr>")
+        quiet = html.escape(" · ".join(text for text in (f"95 % interval of the step: {interval}", each.fit.reason) if text))
+        rows.append(f"<tr><td colspan=4 style='padding:0 6px 4px;color:{figures.QUIET}'>{quiet}</td></tr>")
+    return f"<table style='font-size:12.5px;line-height:1.35'><tr>{titles}</tr>{''.join(rows)}</table>" if rows else ""
 
 
 class _Actions:
@@ -208,9 +208,9 @@ class _Actions:
     def _draw(self, source: str = "predicted") -> None:
         """Both figures of times from the comparisons in hand."""
         request, comparisons, self.handles.source = self.handles.request, self.handles.comparisons, source
-        title = f"Call time on {request.gpu}, V {request.vocab_size:,}, rank {request.rank}, L2 {request.l2_state} ({source})"
-        self.handles.call_figure.show(figures.call_time_spec(comparisons, steps=request.steps, title=title, height_px=460))
-        self.handles.terms_figure.show(step_terms_spec(comparisons))
+        title = f"Call time ({source})"
+        self.handles.call_figure.show(figures.call_time_spec(comparisons, steps=request.steps, title=title, height_px=460, subtitle=figures.SHORT_LINE_WORDS))
+        self.handles.terms_figure.show(step_terms_spec(comparisons, subtitle=SHORT_BAR_WORDS))
 
     def start(self) -> None:
         """The Run button: find a source, start pulling it."""
@@ -261,7 +261,7 @@ class _Actions:
                 raise outcome.error
             if outcome.status == "done":
                 self._show_fit(source, outcome)
-            handles.status.value = f"{outcome.status.capitalize()}: {len(outcome.rows)} points in {outcome.elapsed_s:.1f} s. {source.label}"
+            handles.status.value = f"{outcome.status.capitalize()}: {len(outcome.rows)} points in {outcome.elapsed_s:.1f} s. {html.escape(source.label)}"
         except Exception as error:  # shown where the user looks; the button works again
             self._say(f"{type(error).__name__}: {error}", is_error=True)
             handles.status.value = f"Failed after {len(outcome.rows)} points. Change the request or the machine, then press Run again."
@@ -283,7 +283,7 @@ class _Actions:
         handles.run_button.disabled, handles.cancel_button.disabled = is_running, not is_running
         if source is not None:
             handles.progress.max, handles.progress.value = max(source.total, 1), 0
-            handles.status.value = source.label
+            handles.status.value = html.escape(source.label)
         for name, control in handles.controls.items():
             control.disabled = is_running or (name in SIZE_FIELDS and handles.request.head != OWN_SIZES)
 

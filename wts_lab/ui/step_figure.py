@@ -27,6 +27,9 @@ OTHER_TERM_COLOUR = "#4b5563"
 OWN_AXIS_FROM = 4.0
 """Series whose step is this many times the shortest one get an axis of their own, or the short ones would vanish."""
 
+BAR_WORDS = "coloured: predicted terms that add to the step · dark bar: measured, with its interval · dotted: physical floor"
+SHORT_BAR_WORDS = "coloured: predicted · dark: measured · dotted: physical floor"
+
 ROW_PX, AXIS_PX, TOP_PX, BOTTOM_PX = 74, 64, 76, 122
 
 
@@ -35,13 +38,12 @@ def step_terms_figure(comparisons: Sequence[Comparison], *, title: str = "Where 
     return draw(step_terms_spec(comparisons, title=title))
 
 
-def step_terms_spec(comparisons: Sequence[Comparison], *, title: str = "Where a step's time goes") -> Spec:
+def step_terms_spec(comparisons: Sequence[Comparison], *, title: str = "Where a step's time goes", subtitle: str = BAR_WORDS) -> Spec:
     """The spec of `step_terms_figure`; series without a prediction have no terms and are left out."""
     groups = _by_scale([each for each in comparisons if each.prediction is not None])
     height_px = TOP_PX + BOTTOM_PX + sum(ROW_PX * len(group) for group in groups) + AXIS_PX * max(len(groups) - 1, 0)
-    subtitle = "coloured: predicted terms that add to the step · dark bar: measured, with its interval · dotted: physical floor"
     spec = dict(data=[], layout=layout(
-        max(height_px, 220), title=heading(title, subtitle), barmode="stack", bargap=0, margin=dict(l=190, r=40, t=TOP_PX, b=BOTTOM_PX), showlegend=True,
+        max(height_px, 220), title=heading(title, subtitle), barmode="stack", bargap=0, margin=dict(l=172, r=30, t=TOP_PX, b=BOTTOM_PX), showlegend=True,
         legend=dict(orientation="h", traceorder="normal", yref="container", y=0.01, yanchor="bottom", x=0, font=dict(size=12))))
     inner_px, top, named = height_px - TOP_PX - BOTTOM_PX, 1.0, set()
     for number, group in enumerate(groups):
