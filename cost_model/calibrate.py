@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas
 
 PRIMARY_VARIANTS: Mapping[str, str] = {
-    "exchange": "walk-r8", "l2_latency": "ring-1MiB", "hbm_latency": "ring-1GiB", "shared_read": "threads-256",
+    "exchange": "walk-r1", "l2_latency": "ring-1MiB", "hbm_latency": "ring-1GiB", "shared_read": "threads-256",
     "read_bandwidth": "cp_async-256", "graph_launch": "blocks-1", "cooperative_launch": "grid-256-shared",
     "graph_node": "blocks-1", "mma_s8": "warps-8", "mma_bf16": "warps-8",
 }

@@ -250,9 +250,12 @@ def _best(key: ByIdentity, slots: int, rank: int, precision: str, mode: str, war
     return min(fitting, key=lambda placement: _cost(placement, key.gpu, rank, precision), default=None)
 
 
-STAGING_TARGET_BYTES = 96 * 1024
-"""Bytes in flight a multiprocessor beyond which a deeper ring gains nothing: twice latency × bandwidth of the fastest L2
-(60 bytes a ns × 0.8 µs under load)."""
+STAGING_TARGET_BYTES = 128 * 1024
+"""Bytes in flight a multiprocessor beyond which a deeper ring gains nothing: on an H200 rings of 4, 5 and 6 tiles a warp
+stream alike, 3 tiles are 6 % slower (docs/kernel.md)."""
+
+STARVED_STAGING_BYTES = 32 * 1024
+"""Bytes in flight below which the ring no longer covers latency × bandwidth (0.8 µs under load × 50 bytes a ns)."""
 
 SHARED_HEADROOM = 0.9
 """Shared reads may take this share of the products' time and still hide."""
@@ -275,7 +278,7 @@ def _cost(placement: Placement, gpu: Gpu, rank: int, precision: str) -> tuple:
         rate = gpu.value("int8_dense_ops_per_s" if precision == "int8x2" else "bf16_dense_flops_per_s") / gpu.sm_count
         products_us = terms.products_us(terms.product_operations(placement.tiles, rank, precision, 1), rate * NOMINAL_MMA_SHARE)
         excess = max(0.0, shared_us - SHARED_HEADROOM * products_us)
-    starved = placement.streamed_tiles > 0 and staged < min(STAGING_TARGET_BYTES / 2, placement.streamed_tiles * size)
+    starved = placement.streamed_tiles > 0 and staged < min(STARVED_STAGING_BYTES, placement.streamed_tiles * size)
     return starved, placement.streamed_tiles, round(excess, 6), -staged, placement.register_tiles, placement.staging_tiles
 
 

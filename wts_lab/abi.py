@@ -33,10 +33,12 @@ CONSTANTS = {
     "kStatusStalled": 1,
     "kStatusAnchor": 2,
     "kPhases": 5,
+    "kFirstPollClocks": 300,  # from publishing a word to the first look at the others; docs/kernel.md has the sweep
+    "kFragmentsInFlight": 4,  # of shared memory a thread: loads ahead of their products
 }
 """Integer constants of the kernels, by their C++ names."""
 
-UNSIGNED = frozenset(name for name in CONSTANTS if name.startswith(("kStatus", "kEpochMask", "kIndexMask")))
+UNSIGNED = frozenset(name for name in CONSTANTS if name.startswith(("kStatus", "kEpochMask", "kIndexMask", "kFirstPoll")))
 
 PHASES = ("products", "epilogue", "publish", "exchange", "latent")
 """Names of the phase clocks, in the order the kernel stores them."""
@@ -165,8 +167,7 @@ class WalkSpec:
 
 def slot_column(slot: int, slots: int) -> int:
     """Lane column t (0 to 3) that finishes a warp's slot: the twin of ``WalkConfig::slot_column``."""
-    groups = (slots + 3) // 4 if slots > 12 else min(slots, 3)
-    return slot // groups
+    return slot // max((slots + 3) // 4, min(slots, 3))
 
 
 def csrc_root() -> Path:

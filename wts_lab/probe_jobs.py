@@ -13,7 +13,7 @@ from cost_model.units import BYTES_PER_GIB, BYTES_PER_KIB, BYTES_PER_MIB
 from wts_lab.bench_plan import exchange_name
 from wts_lab.probe_library import ProbeError
 
-WALK_REPLICAS = 8
+WALK_REPLICAS = 1
 """Replicas of the walk's own exchange, as `walk.EXCHANGE_REPLICAS`, which this module cannot import without torch."""
 
 REPLICAS = (1, 2, 4, 8, 16, 33)
@@ -133,7 +133,7 @@ def _exchange_jobs(library: Any, device: Any, sizes: ProbeSizes) -> Iterator[Job
         yield _poll_job(library, device, sizes, "warp16", replicas, True)
         yield _poll_job(library, device, sizes, "threads", replicas, False)
     for kind, repoll in (("warp16", False), ("warp8", False), ("warp8", True)):
-        for replicas in (1, WALK_REPLICAS):
+        for replicas in (1, 8):
             yield _poll_job(library, device, sizes, kind, replicas, repoll)
     for rows in BATCH_ROWS:
         yield _poll_job(library, device, sizes, "warp16", 1, True, rows)

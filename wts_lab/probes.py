@@ -5,7 +5,7 @@ Most units are slopes: the same kernel with two repeat counts, difference over d
 
 | probe              | unit                                              | work                    | variants                          |
 |--------------------|---------------------------------------------------|-------------------------|-----------------------------------|
-| exchange           | all blocks agree on the largest word, once        | -                       | walk-r8 is the walk's own code    |
+| exchange           | all blocks agree on the largest word, once        | -                       | walk-r1 is the walk's own code    |
 | l2_latency         | one dependent load from a ring that L2 holds      | -                       | ring size                         |
 | hbm_latency        | one dependent load from a ring far beyond L2      | -                       | ring size                         |
 | shared_read        | one pass over a block's shared memory             | bytes, a multiprocessor | threads a block                   |

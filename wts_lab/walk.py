@@ -17,8 +17,8 @@ from cost_model.placement import Placement, plan
 from wts_lab import abi, packing, quantize
 from wts_lab.build import BuildRecord, build_walk, load_binding
 
-EXCHANGE_REPLICAS = 8
-"""Copies of the exchange words; see docs/kernel.md for the sweep that chose it."""
+EXCHANGE_REPLICAS = 1
+"""Copies of the exchange words; docs/kernel.md has the sweep that chose it."""
 
 MAX_POLLS = 1 << 21
 """Bound of a wait, in polls of about half a microsecond: a second, far beyond any step."""

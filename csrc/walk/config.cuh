@@ -1,13 +1,16 @@
 // The shape of one walk kernel as constants: placement, rank, precision, and the shared-memory budget that follows.
 //
 // Axes used everywhere: a block owns a contiguous range of 16-row tiles; tile i of the block belongs to warp i % warps,
-// slot i / warps. Slots are ordered by tier: registers first, then shared memory, then streamed through a staging ring.
+// slot i / warps.
 //
-// Column packing. At batch 1 a product needs 2 of the 8 columns of mma.m16n8 (int8x2: the two latent vectors), so the
-// tiles of up to four slots share one accumulator: slot j writes column pair slot_column(j) of accumulator
-// slot_group(j), the other columns of its operand B being masked to zero. Lane (g, t) = (lane / 4, lane % 4) then holds
-// the finished products of tile rows 2g and 2g + 1 of the slots in column t: no selects, a quarter of the registers.
-// Neighbouring slots go to different groups, so that consecutive products do not wait for each other.
+// Groups and columns. At batch 1 a product needs 2 of the 8 columns of mma.m16n8 (int8x2: the two latent vectors), so up to
+// four slots share one accumulator: slot j writes column pair slot_column(j) of accumulator slot_group(j), the other columns
+// of its operand B being masked to zero. Lane (g, t) = (lane / 4, lane % 4) then holds the products of tile rows 2g and
+// 2g + 1 of the slots in column t: no selects, and a quarter of the registers. Neighbouring slots go to different groups, so
+// that consecutive products do not wait for each other.
+//
+// Tiers. Register and shared slots alternate evenly over the resident positions, so that reads of shared memory spread over
+// the products; streamed slots come last.
 #pragma once
 #include <cstdint>
 #include "wts_abi.h"
@@ -34,10 +37,20 @@ struct WalkConfig {
   static constexpr int latent_bytes = int8x2 ? 2 * Rank + kLatentHeaderBytes : 2 * Rank;  // one row of the table
   static constexpr int latent_header = 2 * Rank;  // offset of {s1, s2, halt, 0} in the shared copy, both precisions
 
-  static constexpr int groups = slots > 12 ? (slots + 3) / 4 : (slots < 3 ? slots : 3);
+  static constexpr int groups = (slots + 3) / 4 < 3 ? (slots < 3 ? slots : 3) : (slots + 3) / 4;
   static constexpr int columns = (slots + groups - 1) / groups;
   __host__ __device__ static constexpr int slot_group(int slot) { return slot % groups; }
   __host__ __device__ static constexpr int slot_column(int slot) { return slot / groups; }
+  static constexpr int resident_slots = RegisterSlots + SharedSlots;
+
+  // Of the first `slot` resident slots, those in shared memory; slot s is shared when the count rises at s.
+  __host__ __device__ static constexpr int shared_before(int slot) {
+    return resident_slots == 0 ? 0 : slot * SharedSlots / resident_slots;
+  }
+  __host__ __device__ static constexpr bool is_shared(int slot) {
+    return slot < resident_slots && shared_before(slot + 1) > shared_before(slot);
+  }
+  __host__ __device__ static constexpr bool is_register(int slot) { return slot < resident_slots && !is_shared(slot); }
 
   // Shared memory, in order: resident tiles, staging ring, row scales by (group, warp, lane), latent, warp keys.
   static constexpr int resident_offset = 0;
@@ -49,7 +62,7 @@ struct WalkConfig {
 
   static_assert(Warps >= 1 && Warps <= 32 && slots >= 1, "a walk needs 1 to 32 warps and at least one slot a warp");
   static_assert(Rank % 32 == 0 && Rank >= 32 && Rank <= kMaxRank, "rank is a multiple of 32 up to 512");
-  static_assert(columns <= 4, "an accumulator holds four column pairs");
+  static_assert(columns <= 4, "a product has four column pairs");
   static_assert((StreamedSlots == 0) == (StagingSlots == 0), "streamed slots need a staging ring, and only they do");
   static_assert(slots * Warps * kTileRows <= 65536, "a row's index in its block has 16 bits");
   static_assert(Replicas >= 1 && Replicas <= kMaxReplicas, "replicas of the exchange words");

@@ -38,40 +38,60 @@ struct ExchangeResult {
   uint32_t pending;  // this lane's unread pairs: bit i stands for words 2 (lane + 32 i) and the next
 };
 
-// Called by one warp. Reads the words of `blocks` blocks, two a lane and load; words already seen are not polled again.
+// The words that one warp waits for, two a lane and load. Words already seen are not polled again.
+struct WordPoll {
+  static constexpr int pairs = kSlotCapacity / 64;
+  const uint64_t* words;  // this lane's first pair
+  uint32_t epoch, pending = 0, lone = 0;  // lone: the last word of an odd grid has no partner
+  uint64_t best = 0;
+
+  __device__ __forceinline__ WordPoll(const uint64_t* slots, uint32_t epoch_, int blocks, int lane)
+      : words(slots + 2 * lane), epoch(epoch_ & kEpochMask) {
+#pragma unroll
+    for (int i = 0; i < pairs; ++i) {
+      const int first = 2 * (lane + 32 * i);
+      if (first < blocks) pending |= 1u << i;
+      if (first + 1 == blocks) lone |= 1u << i;
+    }
+  }
+  __device__ __forceinline__ void issue(uint64_t (&word)[pairs][2]) const {
+#pragma unroll
+    for (int i = 0; i < pairs; ++i)
+      if (pending & (1u << i)) load_word_pair(words + 64 * i, word[i][0], word[i][1]);
+  }
+  __device__ __forceinline__ bool take(const uint64_t (&word)[pairs][2]) {
+#pragma unroll
+    for (int i = 0; i < pairs; ++i) {
+      const uint64_t second = (lone & (1u << i)) ? word[i][0] : word[i][1];
+      const uint32_t differs = (static_cast<uint32_t>(word[i][0]) ^ epoch) | (static_cast<uint32_t>(second) ^ epoch);
+      if ((pending & (1u << i)) && (differs & kEpochMask) == 0) {
+        pending &= ~(1u << i);
+        best = max(best, max(word[i][0], second));
+      }
+    }
+    return __all_sync(~0u, pending == 0);
+  }
+  __device__ __forceinline__ ExchangeResult result() const {
+    const uint32_t high = __reduce_max_sync(~0u, static_cast<uint32_t>(best >> 32));
+    const uint32_t mine = static_cast<uint32_t>(best >> 32) == high ? static_cast<uint32_t>(best) : 0u;
+    return {(static_cast<uint64_t>(high) << 32) | __reduce_max_sync(~0u, mine), pending};
+  }
+};
+
+// Called by one warp, after exchange_publish. The first look waits: no word can be complete yet, and every poll of every
+// block passes through the few L2 slices that hold the words and delays those still on their way.
 template <int Replicas>
 __device__ __forceinline__ ExchangeResult exchange_wait(uint64_t* slots, uint32_t epoch, int blocks, int lane,
                                                         uint32_t max_polls) {
-  constexpr int kPairsALane = kSlotCapacity / 64;
-  epoch &= kEpochMask;
-  const uint64_t* words = slot_base<Replicas>(slots, epoch, blockIdx.x % Replicas);
-  uint32_t pending = 0;
-#pragma unroll
-  for (int i = 0; i < kPairsALane; ++i)
-    if (2 * (lane + 32 * i) < blocks) pending |= 1u << i;
-  uint64_t best = 0;
-  for (uint32_t polls = 0;; ++polls) {
-    uint64_t word[kPairsALane][2];
-#pragma unroll
-    for (int i = 0; i < kPairsALane; ++i)
-      if (pending & (1u << i)) load_word_pair(words + 2 * (lane + 32 * i), word[i][0], word[i][1]);
-#pragma unroll
-    for (int i = 0; i < kPairsALane; ++i) {
-      if (!(pending & (1u << i))) continue;
-      const bool lone = 2 * (lane + 32 * i) + 1 >= blocks;  // an odd grid's last word has no partner
-      const bool first_in = (static_cast<uint32_t>(word[i][0]) & kEpochMask) == epoch;
-      const bool second_in = lone || (static_cast<uint32_t>(word[i][1]) & kEpochMask) == epoch;
-      if (!(first_in && second_in)) continue;
-      pending &= ~(1u << i);
-      best = max(best, word[i][0]);
-      if (!lone) best = max(best, word[i][1]);
-    }
-    if (__all_sync(~0u, pending == 0)) break;
-    if (polls >= max_polls) return {0, pending};
+  const uint32_t published = clock();
+  WordPoll poll(slot_base<Replicas>(slots, epoch & kEpochMask, blockIdx.x % Replicas), epoch, blocks, lane);
+  while (clock() - published < kFirstPollClocks) {
   }
-  const uint32_t high = __reduce_max_sync(~0u, static_cast<uint32_t>(best >> 32));
-  const uint32_t mine = static_cast<uint32_t>(best >> 32) == high ? static_cast<uint32_t>(best) : 0u;
-  return {(static_cast<uint64_t>(high) << 32) | __reduce_max_sync(~0u, mine), 0};
+  for (uint32_t polls = 0;; ++polls) {
+    uint64_t word[WordPoll::pairs][2];
+    poll.issue(word);
+    if (poll.take(word) || polls >= max_polls) return poll.result();
+  }
 }
 
 }  // namespace wts

@@ -1,6 +1,5 @@
 // What a warp owns for the whole walk: its tiles in three tiers, its rows' base logits and scales, and the products of a
-// step. Slot j multiplies into column slot_column(j) of accumulator slot_group(j) (config.cuh), so lane (g, t) ends with
-// the products of tile rows 2g and 2g + 1 of slots t * groups + q, one accumulator q each.
+// step, one group of slots at a time (config.cuh says which slot is where).
 #pragma once
 #include <type_traits>
 #include "tile.cuh"
@@ -11,6 +10,9 @@ namespace wts {
 template <class C>
 struct Shard {
   using Accumulator = std::conditional_t<C::int8x2, int, float>;
+  // Fragments of shared memory in flight, in the order of use: enough products between a load and its use to hide it.
+  static constexpr int shared_fragments = C::shared_slots * C::k_steps;
+  static constexpr int in_flight = shared_fragments < kFragmentsInFlight ? shared_fragments : kFragmentsInFlight;
 
   const char* matrix;  // k-step 0 of the block's first tile, this lane's 16 bytes
   char* shared;
@@ -18,9 +20,9 @@ struct Shard {
   int warp, lane;
   uint32_t column_mask[C::columns];
   uint4 held[C::register_slots > 0 ? C::register_slots : 1][C::k_steps];
-  uint4 ahead[C::shared_slots > 0 ? C::shared_slots : 1];  // k-step 0 of the shared slots, fetched before the latent is there
-  int ring = 0;                                             // next staging entry to multiply
-  int refills;                                              // tiles still to be streamed in, over all steps
+  uint4 ahead[in_flight > 0 ? in_flight : 1];
+  int ring = 0;  // next staging entry to multiply
+  int refills;   // tiles still to be streamed in, over all steps
 
   __device__ __forceinline__ Shard(const WalkParams& p, char* shared_memory, int first_tile, int tiles_of_block, int warp_,
                                    int lane_)
@@ -54,28 +56,69 @@ struct Shard {
   // Issues every load of the shard; finish_entry waits for the shared ones, first use waits for the registers.
   __device__ __forceinline__ void begin_entry() {
 #pragma unroll
-    for (int s = 0; s < C::shared_slots; ++s) copy_slot(resident(s), C::register_slots + s);
+    for (int slot = 0; slot < C::resident_slots; ++slot)
+      if (C::is_shared(slot)) copy_slot(resident(C::shared_before(slot)), slot);
     commit_copies();
     if constexpr (C::streamed_slots > 0) {
 #pragma unroll
       for (int entry = 0; entry < C::staging_slots; ++entry) {
-        copy_slot(staging(entry), C::register_slots + C::shared_slots + entry % C::streamed_slots);
+        copy_slot(staging(entry), C::resident_slots + entry % C::streamed_slots);
         commit_copies();
       }
     }
 #pragma unroll
-    for (int s = 0; s < C::register_slots; ++s) {
+    for (int slot = 0; slot < C::resident_slots; ++slot) {
+      if (!C::is_register(slot)) continue;
       bool present;
-      const char* from = source(s, present);
+      const char* from = source(slot, present);
 #pragma unroll
-      for (int k = 0; k < C::k_steps; ++k) held[s][k] = present ? load_fragment(from + k * 512) : make_uint4(0, 0, 0, 0);
+      for (int k = 0; k < C::k_steps; ++k)
+        held[slot - C::shared_before(slot)][k] = present ? load_fragment(from + k * 512) : make_uint4(0, 0, 0, 0);
     }
   }
   __device__ __forceinline__ void finish_entry() { wait_copies<C::staging_slots>(); }
 
+  // Place of a shared slot's fragment in the order of use (k-step by k-step), and the other way round; -1 past the end.
+  __host__ __device__ static constexpr int fragment_index(int slot, int k) {
+    return k * C::shared_slots + C::shared_before(slot);
+  }
+  __host__ __device__ static constexpr int fragment_offset(int index) {
+    return index < shared_fragments
+               ? (index % C::shared_slots) * C::warps * C::tile_bytes + (index / C::shared_slots) * 512
+               : -1;
+  }
+  template <int Index>
+  __device__ __forceinline__ void fetch_fragment() {
+    if constexpr (Index < shared_fragments) {
+      constexpr int offset = fragment_offset(Index);
+      ahead[Index % in_flight] = *reinterpret_cast<const uint4*>(resident(0) + offset);
+    }
+  }
+  // The first fragments of a step, fetched before its latent is there.
   __device__ __forceinline__ void fetch_ahead() {
+    for_each_index<in_flight>([&](auto i) { fetch_fragment<i>(); });
+  }
+
+  // acc = products of all slots with the latent.
+  __device__ __forceinline__ void products(Accumulator (&acc)[C::groups][4], const LatentOperand<C>& latent) {
 #pragma unroll
-    for (int s = 0; s < C::shared_slots; ++s) ahead[s] = *reinterpret_cast<const uint4*>(resident(s));
+    for (int q = 0; q < C::groups; ++q) acc[q][0] = acc[q][1] = acc[q][2] = acc[q][3] = 0;
+    if constexpr (C::resident_slots > 0) {
+      for_each_index<C::k_steps>([&](auto k) {
+        const uint2 b = latent.fetch(k);
+        for_each_index<C::resident_slots>([&](auto slot) {
+          if constexpr (C::is_shared(slot)) {
+            constexpr int index = fragment_index(slot, k);
+            const uint4 a = ahead[index % in_flight];
+            fetch_fragment<index + in_flight>();
+            multiply_slot(acc, slot, a, b);
+          } else {
+            multiply_slot(acc, slot, held[slot - C::shared_before(slot)][k], b);
+          }
+        });
+      });
+    }
+    for_each_index<C::streamed_slots>([&](auto streamed) { streamed_products<streamed>(acc, latent); });
   }
 
   __device__ __forceinline__ void multiply_slot(Accumulator (&acc)[C::groups][4], int slot, const uint4& a, uint2 b) const {
@@ -83,47 +126,18 @@ struct Shard {
     multiply(acc[C::slot_group(slot)], a, make_uint2(b.x & mask, b.y & mask));
   }
 
-  // acc = products of all slots with the latent in shared memory.
-  __device__ __forceinline__ void products(Accumulator (&acc)[C::groups][4], const char* latent) {
-#pragma unroll
-    for (int q = 0; q < C::groups; ++q) acc[q][0] = acc[q][1] = acc[q][2] = acc[q][3] = 0;
-    if constexpr (C::register_slots + C::shared_slots > 0) {
-#pragma unroll
-      for (int k = 0; k < C::k_steps; ++k) {
-        const uint2 b = latent_fragment<C>(latent, k, lane);
-        uint4 now[C::shared_slots > 0 ? C::shared_slots : 1];
-#pragma unroll
-        for (int s = 0; s < C::shared_slots; ++s) {
-          now[s] = ahead[s];
-          if (k + 1 < C::k_steps) ahead[s] = *reinterpret_cast<const uint4*>(resident(s) + (k + 1) * 512);
-        }
-#pragma unroll
-        for (int s = 0; s < C::register_slots; ++s) multiply_slot(acc, s, held[s][k], b);
-#pragma unroll
-        for (int s = 0; s < C::shared_slots; ++s) multiply_slot(acc, C::register_slots + s, now[s], b);
-      }
-    }
-    if constexpr (C::streamed_slots > 0) streamed_products(acc, latent);
-  }
-
   // The ring runs on across steps: the matrix does not change, so tiles of the next step land while the blocks agree.
-  __device__ __forceinline__ void streamed_products(Accumulator (&acc)[C::groups][4], const char* latent) {
-    constexpr int first = C::register_slots + C::shared_slots;
-    uint2 b[C::k_steps];
-#pragma unroll
-    for (int k = 0; k < C::k_steps; ++k) b[k] = latent_fragment<C>(latent, k, lane);
-#pragma unroll
-    for (int x = 0; x < C::streamed_slots; ++x) {
-      wait_copies<C::staging_slots - 1>();
-      char* const entry = staging(ring);
-#pragma unroll
-      for (int k = 0; k < C::k_steps; ++k)
-        multiply_slot(acc, first + x, *reinterpret_cast<const uint4*>(entry + k * 512), b[k]);
-      if (refills > 0) copy_slot(entry, first + (x + C::staging_slots) % C::streamed_slots);
-      commit_copies();  // empty at the end, which keeps the count that wait_copies relies on
-      --refills;
-      ring = ring + 1 == C::staging_slots ? 0 : ring + 1;
-    }
+  template <int Streamed>
+  __device__ __forceinline__ void streamed_products(Accumulator (&acc)[C::groups][4], const LatentOperand<C>& latent) {
+    wait_copies<C::staging_slots - 1>();
+    char* const entry = staging(ring);
+#pragma unroll 4  // fully unrolled, the loads ahead take registers from the resident slots
+    for (int k = 0; k < C::k_steps; ++k)
+      multiply_slot(acc, C::resident_slots + Streamed, *reinterpret_cast<const uint4*>(entry + k * 512), latent.fetch(k));
+    if (refills > 0) copy_slot(entry, C::resident_slots + (Streamed + C::staging_slots) % C::streamed_slots);
+    commit_copies();  // empty at the end, which keeps the count that wait_copies relies on
+    --refills;
+    ring = ring + 1 == C::staging_slots ? 0 : ring + 1;
   }
 };
 
@@ -146,10 +160,10 @@ struct LaneRows {
         pairs(((reinterpret_cast<uintptr_t>(p.base_logits) | (p.base_step_stride * 2)) & 3) == 0 && p.vocab_size % 2 == 0),
         scales(reinterpret_cast<float2*>(shared + C::scale_offset) + warp * 32 + lane) {
     const int g = lane >> 2, t = lane & 3;
-    const int row_in_block = (C::groups * t * C::warps + warp) * kTileRows + 2 * g;
+    const int row_in_block = (t * C::groups * C::warps + warp) * kTileRows + 2 * g;
     const int first = first_tile * kTileRows + row_in_block;
     logits = p.base_logits + first;
-    rows_left = min(p.vocab_size, end_tile * kTileRows) - first;
+    rows_left = t < C::columns ? min(p.vocab_size, end_tile * kTileRows) - first : 0;
     inverse_row = 0xffffu - row_in_block;
     if constexpr (C::int8x2) {
 #pragma unroll
@@ -194,7 +208,7 @@ struct LaneRows {
         low = __fadd_rn(low, acc[q][0]);
         high = __fadd_rn(high, acc[q][2]);
       }
-      key = best_key(key, ordered_bf16x2(__floats2bfloat162_rn(low, high)), inverse_row - q * C::warps * kTileRows);
+      key = best_key(key, ordered_bf16x2(__floats2bfloat162_rn(low, high)), inverse_row - q * group_rows);
     }
     return key;
   }

@@ -2,6 +2,7 @@
 // tensor-core products. A lane loads exactly the bytes it multiplies, so no barrier stands between copy and use.
 #pragma once
 #include <cstdint>
+#include <utility>
 #include "config.cuh"
 
 namespace wts {
@@ -41,17 +42,33 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint4& a, uint2 b)
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 
-// Operand B of k-step k, from the latent in shared memory: lane (g, t) supplies column g, which is the first (g even) or
-// second (g odd) latent vector in int8x2, and the latent (g even) or zeros (g odd) in bf16.
-template <class Config>
-__device__ __forceinline__ uint2 latent_fragment(const char* latent, int k, int lane) {
-  const int g = lane >> 2, t = lane & 3;
-  if constexpr (Config::int8x2) {
-    return *reinterpret_cast<const uint2*>(latent + k * 64 + ((g & 1) * 4 + t) * 8);
-  } else {
-    const uint2 b = *reinterpret_cast<const uint2*>(latent + k * 32 + t * 8);
-    return (g & 1) ? make_uint2(0, 0) : b;
-  }
+// A loop whose index is a constant expression: f(Index<0>{}), ..., f(Index<N - 1>{}).
+template <int I>
+struct Index {
+  __host__ __device__ constexpr operator int() const { return I; }
+};
+template <class F, int... I>
+__device__ __forceinline__ void index_loop(F& f, std::integer_sequence<int, I...>) {
+  (f(Index<I>{}), ...);
 }
+template <int N, class F>
+__device__ __forceinline__ void for_each_index(F&& f) {
+  index_loop(f, std::make_integer_sequence<int, N>{});
+}
+
+// Operand B of each k-step, from the latent in shared memory: lane (g, t) supplies column g, which is the first (g even) or
+// second (g odd) latent vector in int8x2, and the latent itself in bf16.
+template <class C>
+struct LatentOperand {
+  const char* fragment;
+
+  __device__ __forceinline__ LatentOperand(const char* latent, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+    fragment = latent + (C::int8x2 ? ((g & 1) * 4 + t) * 8 : t * 8);
+  }
+  __device__ __forceinline__ uint2 fetch(int k) const {
+    return *reinterpret_cast<const uint2*>(fragment + k * (C::int8x2 ? 64 : 32));
+  }
+};
 
 }  // namespace wts

@@ -81,14 +81,16 @@ struct Leader {
   int lane;
   uint32_t epoch;
 
-  // The latent row of a token into shared memory, with the halt flag beside its scales.
-  __device__ __forceinline__ void fetch_latent(int token, bool halt) const {
+  // The latent row of a token into shared memory, with the halt flag beside its scales; `meanwhile` runs as it travels.
+  template <class Meanwhile>
+  __device__ __forceinline__ void fetch_latent(int token, bool halt, const Meanwhile& meanwhile) const {
     constexpr int chunks = C::latent_bytes / 16, rounds = (chunks + 31) / 32;
     const uint4* row = reinterpret_cast<const uint4*>(p.latents + static_cast<int64_t>(token) * C::latent_bytes);
     uint4 chunk[rounds];
 #pragma unroll
     for (int i = 0; i < rounds; ++i)
       if (lane + 32 * i < chunks) chunk[i] = __ldg(row + lane + 32 * i);
+    meanwhile();
 #pragma unroll
     for (int i = 0; i < rounds; ++i)
       if (lane + 32 * i < chunks) reinterpret_cast<uint4*>(latent)[lane + 32 * i] = chunk[i];
@@ -105,7 +107,7 @@ struct Leader {
     epoch = p.control[kControlEpoch];
     if (!known && blockIdx.x == 0 && lane == 0 && atomicCAS(&p.control[kControlStatus], kStatusClean, kStatusAnchor) == kStatusClean)
       p.control[kControlDetail] = 0;  // the batch row
-    fetch_latent(known ? static_cast<int>(anchor) : 0, stalled_before || !known);
+    fetch_latent(known ? static_cast<int>(anchor) : 0, stalled_before || !known, [] {});
   }
 
   // Block maximum of the warps' keys, published as this step's word.
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
     const uint4 header = *reinterpret_cast<const uint4*>(latent + C::latent_header);
     if (header.z) break;
     typename Shard<C>::Accumulator acc[C::groups][4];
-    shard.products(acc, latent);
+    shard.products(acc, LatentOperand<C>(latent, lane));
     clock.mark(0);
 
     const uint32_t key = __reduce_max_sync(~0u, rows.best(acc, __uint_as_float(header.x), __uint_as_float(header.y)));
@@ -176,13 +178,12 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
       if constexpr (C::probe != Probe::fixed_latent) {
         leader.publish(warp_keys, first_tile);
         if (step + 1 < p.steps) rows.load();
-        shard.fetch_ahead();
         clock.mark(2);
         int token = 0;
         const bool agreed = leader.agree(step, token);
         if (blockIdx.x == 0 && lane == 0) p.tokens[step] = token;  // 0 after a stall
         clock.mark(3);
-        leader.fetch_latent(token, !agreed);
+        leader.fetch_latent(token, !agreed, [&] { shard.fetch_ahead(); });
       } else {
         if (step + 1 < p.steps) rows.load();
         shard.fetch_ahead();

@@ -48,7 +48,7 @@ def test_primitives_come_back_from_their_probes():
     assert gpu.value("mma_s8_ops_per_s_per_sm") == pytest.approx(576 * 8192 / 0.49e-6)
     assert gpu.value("hbm_read_bytes_per_s") == pytest.approx(4.6e12)
     assert gpu.curves["read"].at(20 << 20) == pytest.approx(9e12)
-    assert gpu.figure("exchange_us").kind == "measured" and "exchange walk-r8" in gpu.figure("exchange_us").source
+    assert gpu.figure("exchange_us").kind == "measured" and "exchange walk-r1" in gpu.figure("exchange_us").source
     assert "2026-01-31" in gpu.calibration and "synthetic" in gpu.calibration
 
 
@@ -67,7 +67,7 @@ def test_spread_between_processes_counts_however_many_samples_there_are():
 def test_missing_probes_and_variants_are_named():
     with pytest.raises(CalibrationError, match="exchange, mma_s8"):
         calibrate(FACTS, probe_frame(without=("exchange", "mma_s8")))
-    with pytest.raises(CalibrationError, match="walk-r4.*walk-r8"):
+    with pytest.raises(CalibrationError, match="walk-r4.*walk-r1"):
         calibrate(FACTS, probe_frame(), {"exchange": "walk-r4"})
     frame = probe_frame()
     frame.loc[frame["probe"] == "mma_s8", "work_operations"] = None

@@ -66,7 +66,7 @@ def test_the_quick_probes_give_figures_of_the_right_size():
                       on_failure=lambda *what: failures.append(what))  # fmt: skip
     assert failures == []
     medians = {(row["probe"], row["variant"]): statistics.median(row["samples_us"]) for row in rows}
-    assert 0.1 < medians["exchange", "walk-r8"] < 10
+    assert 0.1 < medians["exchange", "walk-r1"] < 10
     assert 0.05 < medians["l2_latency", "ring-1MiB"] < 1
     assert 0.05 < medians["graph_node", "blocks-1"] < 10
 
