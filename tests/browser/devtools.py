@@ -41,6 +41,7 @@ class Browser:
         address = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
         self._socket = websocket.create_connection(address, timeout=60)
         self.call("Page.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def __enter__(self) -> Browser:
         return self

@@ -44,7 +44,7 @@ def page(lab: str, browser):
     browser.open(lab.format(NOTEBOOK))
     browser.wait_for("window.jupyterapp !== undefined && document.querySelector('.jp-Notebook') !== null", "opening the notebook", 120)
     browser.wait_for(f"({DOCUMENT})?.sessionContext?.session?.kernel?.status === 'idle'", "the kernel's start", 120)
-    browser.run(f"jupyterapp.shell.activateById(({DOCUMENT}).id)")
+    browser.click("document.querySelector('.jp-Notebook .jp-MarkdownCell')")
     browser.wait_for("jupyterapp.commands.isEnabled('notebook:run-all-cells')", "the notebook taking commands")
     browser.run("void jupyterapp.commands.execute('notebook:run-all-cells')")
     browser.wait_for(f"({COUNTS}).every(count => count)", "running every cell", 240)
