@@ -104,7 +104,7 @@ def test_a_changed_control_takes_old_points_away(handles: panels.Handles) -> Non
     handles.wait(60)
     handles.controls["vocab_size"].value = 129_280
     assert list(trace(handles, "resident int8x2, measured").x or []) == [] and handles.summary.value == ""
-    assert "(predicted)" in handles.call_figure.figure.layout.title.text
+    assert ">predicted<" in handles.call_figure.figure.layout.title.text
 
 
 def test_cancel_ends_a_run_and_the_next_one_is_sound(records: Path) -> None:

@@ -38,22 +38,23 @@ TIME_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 
 @dataclass(frozen=True)
 class Style:
-    """How one kind of series looks wherever it appears: colour, its pale band, and marker shape."""
+    """How one kind of series looks wherever it appears: colour, its pale band, marker shape, and the darker shade of its words."""
 
     colour: str
     band: str
     symbol: str
+    words: str
 
 
 STYLES = {
-    "resident-int8x2": Style("#009E73", "rgba(0,158,115,0.16)", "circle"),
-    "streaming-int8x2": Style("#0072B2", "rgba(0,114,178,0.15)", "square"),
-    "streaming-bf16": Style("#CC79A7", "rgba(204,121,167,0.18)", "diamond"),
-    "resident-bf16": Style("#56B4E9", "rgba(86,180,233,0.20)", "hexagon"),
-    "torch-stepwise": Style("#E69F00", "rgba(230,159,0,0.16)", "triangle-up"),
-    "engine": Style("#D55E00", "rgba(213,94,0,0.14)", "cross"),
+    "resident-int8x2": Style("#009E73", "rgba(0,158,115,0.16)", "circle", "#00724F"),
+    "streaming-int8x2": Style("#0072B2", "rgba(0,114,178,0.15)", "square", "#005A8E"),
+    "streaming-bf16": Style("#CC79A7", "rgba(204,121,167,0.18)", "diamond", "#97457A"),
+    "resident-bf16": Style("#56B4E9", "rgba(86,180,233,0.20)", "hexagon", "#1F6F9E"),
+    "torch-stepwise": Style("#E69F00", "rgba(230,159,0,0.16)", "triangle-up", "#8A5F00"),
+    "engine": Style("#D55E00", "rgba(213,94,0,0.14)", "cross", "#A84A00"),
 }
-OTHER_STYLE = Style("#7f7f7f", "rgba(127,127,127,0.15)", "x")
+OTHER_STYLE = Style("#7f7f7f", "rgba(127,127,127,0.15)", "x", "#4b5563")
 
 
 def style_of(comparison: Comparison) -> Style:
@@ -171,7 +172,7 @@ def _end_labels(comparisons: Sequence[Comparison], last: int, apart: float, top:
     """A label at the right end of each series, `apart` (powers of ten) from the next, none above `top`."""
     ends = sorted(((math.log10(_end_us(c, last)), c) for c in comparisons if _end_us(c, last)), key=lambda pair: pair[0])
     heights = spread([height for height, _ in ends], apart, top)
-    return [dict(x=1.01, xref="paper", y=height, yref="y", xanchor="left", showarrow=False, align="left", font=dict(color=style_of(comparison).colour, size=13),
+    return [dict(x=1.01, xref="paper", y=height, yref="y", xanchor="left", showarrow=False, align="left", font=dict(color=style_of(comparison).words, size=13),
                  text=f"<b>{comparison.label}</b><br><span style='font-size:12px'>{_end_text(comparison)}</span>")
             for height, (_, comparison) in zip(heights, ends)]
 

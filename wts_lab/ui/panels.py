@@ -208,7 +208,7 @@ class _Actions:
     def _draw(self, source: str = "predicted") -> None:
         """Both figures of times from the comparisons in hand."""
         request, comparisons, self.handles.source = self.handles.request, self.handles.comparisons, source
-        title = f"Call time ({source})"
+        title = f"Call time <span style='font-weight:normal;font-size:14px'>{html.escape(source)}</span>"
         self.handles.call_figure.show(figures.call_time_spec(comparisons, steps=request.steps, title=title, height_px=460, subtitle=figures.SHORT_LINE_WORDS))
         self.handles.terms_figure.show(step_terms_spec(comparisons, subtitle=SHORT_BAR_WORDS))
 

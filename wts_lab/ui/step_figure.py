@@ -106,7 +106,7 @@ def _segment_text(words: str, us: float, longest_us: float) -> str:
     share = us / longest_us
     if share * 120 >= max(len(words), 8):
         return f"{words}<br>{us:.2f}"
-    return f"{us:.2f}" if share > 0.045 else ""
+    return f"{us:.2f}" if share > 0.07 else ""
 
 
 def _text_on(colour: str) -> str:

@@ -1,0 +1,57 @@
+"""Notebooks: kept without outputs, narrative, and executable to the end without a widget manager."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+
+from tests.synthetic_records import write_synthetic
+from wts_lab.recordings import recorded_gpus
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+LONGEST_CELL = 12
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.name for path in NOTEBOOKS] == ["01_quickstart.ipynb"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stripped_short_and_free_of_definitions(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert 10 <= len(notebook.cells) and notebook.cells[0].cell_type == "markdown"
+    for cell in code:
+        assert cell.outputs == [] and cell.execution_count is None
+        assert cell.source.count("\n") < LONGEST_CELL
+        assert not [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda))]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_headless_and_ends_in_a_picture_and_a_table(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient = pytest.importorskip("nbclient")
+    for needed in ("ipykernel", "ipywidgets", "anywidget", "plotly"):
+        pytest.importorskip(needed)
+    notebook = nbformat.read(path, as_version=4)
+    if not recorded_gpus():
+        folder = str(write_synthetic(tmp_path / "records"))
+        for cell in notebook.cells:
+            cell.source = cell.source.replace("live=False)", f"live=False, records={folder!r})").replace("quickstart_panel()", f"quickstart_panel(records={folder!r})")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    picture, table = code[-2].outputs[-1], code[-1].outputs[-1]
+    lines = picture["data"]["application/vnd.plotly.v1+json"]["data"]
+    measured = next(trace for trace in lines if trace["name"] == "resident int8x2, measured")
+    fit = next(trace for trace in lines if trace["name"] == "resident int8x2, fit")
+    assert len(measured["x"]) and len(fit["x"])
+    assert "resident int8x2" in table["data"]["text/html"] and "step, measured" in table["data"]["text/html"]
+    pressed = "".join(str(output.get("data", {}).get("text/plain", "")) for cell in code for output in cell.outputs)
+    assert "Done:" in pressed

@@ -1,0 +1,78 @@
+"""Recorded runs: found, filtered to the newest and to one configuration, and labelled with their origin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+from cost_model.gpu import load_gpu
+from cost_model.head import Head
+from cost_model.measurement import RecordError, walk_row, write_walk
+from tests.synthetic_records import GPU_ID, GPU_NAME, synthetic_rows, write_synthetic
+from wts_lab.recordings import NothingRecorded, describe_origin, read_recording, recorded_gpus, recorded_rows
+
+GPU, HEAD = load_gpu(GPU_ID), Head.markov(151_936, 256)
+RESIDENT, REFERENCE = ("resident", "int8x2"), ("stepwise", "bf16")
+
+
+def test_a_recording_is_labelled_with_gpu_and_days(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path)
+    later = [{**row, "recorded_at_utc": "2026-02-03T00:00:00+00:00"} for row in synthetic_rows(129_280)]
+    write_walk(folder / GPU_ID / "2026-02-03-later.parquet", later)
+    assert recorded_gpus(folder) == (GPU_ID,)
+    assert read_recording(GPU_ID, folder).label == f"{GPU_NAME}, recorded 2026-01-31 to 2026-02-03"
+
+
+def test_without_a_name_the_gpu_recorded_last_is_taken(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path)
+    write_walk(folder / "a100-sxm-80gb" / "2026-03-01-x.parquet", [{**row, "recorded_at_utc": "2026-03-01T00:00:00+00:00"} for row in synthetic_rows()])
+    assert read_recording(None, folder).gpu_id == "a100-sxm-80gb"
+
+
+def test_probes_are_no_walks(tmp_path: Path) -> None:
+    probe = walk_row(run_id="p", process_index=0, recorded_at_utc="2026-01-31T00:00:00+00:00", implementation="wts", probe="exchange", samples_us=[0.8])
+    write_walk(tmp_path / GPU_ID / "2026-01-31-probes.parquet", [probe])
+    with pytest.raises(NothingRecorded, match="only probes"):
+        read_recording(GPU_ID, tmp_path)
+
+
+def test_rows_are_those_of_the_asked_ways_in_the_order_recorded(tmp_path: Path) -> None:
+    recording = recorded_rows(GPU, HEAD, (RESIDENT, REFERENCE), "warm", max_steps=11, records=write_synthetic(tmp_path))
+    assert {(row["mode"], row["precision"]) for row in recording.rows} == {RESIDENT, REFERENCE}
+    assert {row["steps"] for row in recording.rows} == {1, 2, 4, 7, 11} and {row["l2_state"] for row in recording.rows} == {"warm"}
+    assert [row["process_index"] for row in recording.rows] == sorted(row["process_index"] for row in recording.rows)
+
+
+def test_of_several_placements_only_the_fastest_is_replayed(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path)
+    rows = [{**row, "register_tiles": 48, "shared_tiles": 24, "samples_us": [us * 0.9 for us in row["samples_us"]]} for row in synthetic_rows(ways=[("wts", "resident", *RESIDENT)])]
+    write_walk(folder / GPU_ID / "2026-02-01-faster.parquet", rows)
+    replayed = recorded_rows(GPU, HEAD, (RESIDENT,), "warm", max_steps=16, records=folder).rows
+    assert {row["register_tiles"] for row in replayed} == {48} and len(replayed) == 21
+
+
+@pytest.mark.parametrize("vocab_size, l2_state, said", [(129_280, "warm", "V 129,280, rank 256"), (151_936, "cold", "L2 cold")])
+def test_what_was_not_recorded_is_said_with_what_was(tmp_path: Path, vocab_size: int, l2_state: str, said: str) -> None:
+    folder = write_synthetic(tmp_path, l2_states=("warm",))
+    with pytest.raises(NothingRecorded) as caught:
+        recorded_rows(GPU, Head.markov(vocab_size, 256), (RESIDENT,), l2_state, max_steps=16, records=folder)
+    assert said in str(caught.value) and "151,936, 256" in str(caught.value) and "L2 warm" in str(caught.value)
+
+
+def test_an_empty_folder_and_a_damaged_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(NothingRecorded, match="no record at all"):
+        read_recording(None, tmp_path)
+    (tmp_path / GPU_ID).mkdir()
+    (tmp_path / GPU_ID / "2026-01-31-broken.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(RecordError, match="2026-01-31-broken.parquet"):
+        read_recording(GPU_ID, tmp_path)
+
+
+def test_provenance_lists_what_differs_and_merges_what_does_not() -> None:
+    rows = [{"gpu_name": "G", "run_id": "a", "driver_version": None}, {"gpu_name": "G", "run_id": "b", "driver_version": None}]
+    origin = describe_origin(rows)
+    assert (origin["gpu_name"], origin["run_id"], origin["driver_version"]) == ("G", ["a", "b"], None)
