@@ -29,14 +29,14 @@ class LaunchRefused(RuntimeError):
 
 
 class WalkStalled(RuntimeError):
-    """Blocks that never published in a step.
+    """Blocks that did not publish in a step within the bound, as the first block to give up saw it.
 
-    ``step`` is the first step that stalled; ``missing_blocks`` are candidates, in pairs: words are read two at a time.
+    ``missing_blocks`` come in pairs, of which at least one is missing: words are read two at a time.
     """
 
     def __init__(self, step: int, missing_blocks: tuple[int, ...]):
         self.step, self.missing_blocks = step, missing_blocks
-        super().__init__(f"the walk stalled in step {step}: no word from some of blocks {', '.join(map(str, missing_blocks))}")
+        super().__init__(f"the walk stalled in step {step}: no word from blocks {', '.join(map(str, missing_blocks))}")
 
 
 class AnchorOutOfRange(RuntimeError):
@@ -229,7 +229,7 @@ class Walk:
         bits = control[first : first + abi.CONSTANTS["kSlotCapacity"] // 64]
         pairs = [lane + 32 * word for word, mask in enumerate(bits) for lane in range(32) if (mask >> lane) & 1]
         expected = self._params.expected_blocks
-        raise WalkStalled(detail, tuple(b for pair in pairs for b in (2 * pair, 2 * pair + 1) if b < expected))
+        raise WalkStalled(detail, tuple(block for pair in pairs for block in (2 * pair, 2 * pair + 1) if block < expected))
 
 
 def _cuda_device(device: torch.device | str | None) -> torch.device:

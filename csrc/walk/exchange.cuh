@@ -38,7 +38,8 @@ struct ExchangeResult {
   uint32_t pending;  // this lane's unread pairs: bit i stands for words 2 (lane + 32 i) and the next
 };
 
-// The words that one warp waits for, two a lane and load. Words already seen are not polled again.
+// The words that one warp waits for, two a lane and load: a third of the requests of single words, and measured faster.
+// Words already seen are not polled again.
 struct WordPoll {
   static constexpr int pairs = kSlotCapacity / 64;
   const uint64_t* words;  // this lane's first pair
@@ -54,12 +55,12 @@ struct WordPoll {
       if (first + 1 == blocks) lone |= 1u << i;
     }
   }
-  __device__ __forceinline__ void issue(uint64_t (&word)[pairs][2]) const {
+  // One look at every pending pair; true, in every lane, once all have been seen.
+  __device__ __forceinline__ bool look() {
+    uint64_t word[pairs][2];
 #pragma unroll
     for (int i = 0; i < pairs; ++i)
       if (pending & (1u << i)) load_word_pair(words + 64 * i, word[i][0], word[i][1]);
-  }
-  __device__ __forceinline__ bool take(const uint64_t (&word)[pairs][2]) {
 #pragma unroll
     for (int i = 0; i < pairs; ++i) {
       const uint64_t second = (lone & (1u << i)) ? word[i][0] : word[i][1];
@@ -87,11 +88,8 @@ __device__ __forceinline__ ExchangeResult exchange_wait(uint64_t* slots, uint32_
   WordPoll poll(slot_base<Replicas>(slots, epoch & kEpochMask, blockIdx.x % Replicas), epoch, blocks, lane);
   while (clock() - published < kFirstPollClocks) {
   }
-  for (uint32_t polls = 0;; ++polls) {
-    uint64_t word[WordPoll::pairs][2];
-    poll.issue(word);
-    if (poll.take(word) || polls >= max_polls) return poll.result();
-  }
+  for (uint32_t looks = 0;; ++looks)
+    if (poll.look() || looks >= max_polls) return poll.result();
 }
 
 }  // namespace wts

@@ -46,7 +46,7 @@ def test_the_plan_is_among_the_placements_and_streams_least_of_those_fed(vocab, 
     assume(placements)
     best = plan(chip, head, "int8x2", "resident")
     assert best in placements
-    fed = [one for one in placements if one.staging_tiles * 4096 >= min(48 * 1024, one.streamed_tiles * 4096) or not one.streamed_tiles]
+    fed = [one for one in placements if one.staging_tiles * 4096 >= min(32 * 1024, one.streamed_tiles * 4096) or not one.streamed_tiles]
     if fed:
         assert best.streamed_tiles == min(one.streamed_tiles for one in fed)
 
