@@ -26,8 +26,17 @@ LINES_US = {  # implementation, variant, mode, precision: entry, step
 EXTRA_ENTRY_US = {"warm": 0.0, "serving": 9.0, "cold": 12.0}
 
 
-def synthetic_rows(vocab_size: int = 151_936, rank: int = 256, *, l2_states=("warm", "serving", "cold"), steps=STEPS, processes: int = 3,
-                   repeats: int = 15, ways=tuple(LINES_US), seed: int = 1) -> list[dict]:
+def synthetic_rows(
+    vocab_size: int = 151_936,
+    rank: int = 256,
+    *,
+    l2_states=("warm", "serving", "cold"),
+    steps=STEPS,
+    processes: int = 3,
+    repeats: int = 15,
+    ways=tuple(LINES_US),
+    seed: int = 1,
+) -> list[dict]:
     """Rows of every way; a process shifts all its times by up to 0.5 %, a sample scatters by 1 %."""
     rng = random.Random(seed)
     gpu, head = load_gpu(GPU_ID), Head.markov(vocab_size, rank)
@@ -41,13 +50,40 @@ def synthetic_rows(vocab_size: int = 151_936, rank: int = 256, *, l2_states=("wa
             for l2_state in l2_states:
                 for count in steps:
                     middle = (entry_us + EXTRA_ENTRY_US[l2_state] + step_us * count) * shift
-                    rows.append(walk_row(
-                        run_id="synthetic", process_index=process, recorded_at_utc=f"{DATE}T12:00:00+00:00", gpu_name=GPU_NAME, gpu_sm_count=132,
-                        driver_version="0.0", cuda_version="0.0", torch_version="0.0", l2_state=l2_state, implementation=implementation,
-                        variant=variant, mode=mode, precision=precision, rounding="once", head_kind="markov", vocab_size=vocab_size,
-                        target_vocab_size=vocab_size, padded_vocab_size=vocab_size, rank=rank, batch=1, steps=count, temperature=0.0,
-                        logits_kept=False, probe="none", repeats=repeats, samples_us=[middle * rng.gauss(1, 0.01) for _ in range(repeats)],
-                        samples_dropped=0, tokens_match=1.0, throttle_reasons="none", **placed))
+                    rows.append(
+                        walk_row(
+                            run_id="synthetic",
+                            process_index=process,
+                            recorded_at_utc=f"{DATE}T12:00:00+00:00",
+                            gpu_name=GPU_NAME,
+                            gpu_sm_count=132,
+                            driver_version="0.0",
+                            cuda_version="0.0",
+                            torch_version="0.0",
+                            l2_state=l2_state,
+                            implementation=implementation,
+                            variant=variant,
+                            mode=mode,
+                            precision=precision,
+                            rounding="once",
+                            head_kind="markov",
+                            vocab_size=vocab_size,
+                            target_vocab_size=vocab_size,
+                            padded_vocab_size=vocab_size,
+                            rank=rank,
+                            batch=1,
+                            steps=count,
+                            temperature=0.0,
+                            logits_kept=False,
+                            probe="none",
+                            repeats=repeats,
+                            samples_us=[middle * rng.gauss(1, 0.01) for _ in range(repeats)],
+                            samples_dropped=0,
+                            tokens_match=1.0,
+                            throttle_reasons="none",
+                            **placed,
+                        )
+                    )
     return rows
 
 

@@ -34,14 +34,32 @@ PUBLISHED_SAMPLES = 100
 PLACEMENT_FIELDS = ("warps", "register_tiles", "shared_tiles", "streamed_tiles", "staging_tiles", "tensor_tiles")
 
 
-def predicted_comparison(gpu: Gpu, head: Head, workload: Workload, mode: str, precision: str, implementation: str,
-                         variant: str | None = None, placement: Placement | None = None) -> Comparison:
+def predicted_comparison(
+    gpu: Gpu,
+    head: Head,
+    workload: Workload,
+    mode: str,
+    precision: str,
+    implementation: str,
+    variant: str | None = None,
+    placement: Placement | None = None,
+) -> Comparison:
     """One way of walking with its prediction.  Raises BadInput where the model or the planner cannot answer."""
     prediction = predict(gpu, head, replace(workload, precision=precision), mode, implementation, placement, variant=variant)
     points = published_points(gpu, head, workload, prediction.variant) if implementation == ENGINE else ()
-    return Comparison(implementation, mode, precision, workload.l2_state, head.vocab_size, head.rank,
-                      variant=prediction.variant if implementation == ENGINE else variant, prediction=prediction, placement=prediction.placement,
-                      points=points, points_kind="published" if points else "measured")
+    return Comparison(
+        implementation,
+        mode,
+        precision,
+        workload.l2_state,
+        head.vocab_size,
+        head.rank,
+        variant=prediction.variant if implementation == ENGINE else variant,
+        prediction=prediction,
+        placement=prediction.placement,
+        points=points,
+        points_kind="published" if points else "measured",
+    )
 
 
 def published_points(gpu: Gpu, head: Head, workload: Workload, variant: str) -> tuple[MeasuredPoint, ...]:
@@ -57,8 +75,11 @@ def published_points(gpu: Gpu, head: Head, workload: Workload, variant: str) -> 
         if about != dict(implementation=ENGINE, gpu=gpu.id, rank=head.rank, l2_state=workload.l2_state, head_kind=head.kind):
             continue
         wanted = dict(vocab_size=head.vocab_size, batch=workload.batch, temperature=workload.temperature, path=kernel)
-        points += [MeasuredPoint(row["steps"], row["median_us"], row["median_us"], row["median_us"], PUBLISHED_SAMPLES)
-                   for row in table.rows if all(row[key] == value for key, value in wanted.items())]
+        points += [
+            MeasuredPoint(row["steps"], row["median_us"], row["median_us"], row["median_us"], PUBLISHED_SAMPLES)
+            for row in table.rows
+            if all(row[key] == value for key, value in wanted.items())
+        ]
     return tuple(sorted(points, key=lambda point: point.steps))
 
 
@@ -70,7 +91,10 @@ def predicted_comparisons(gpu: Gpu, head: Head, workload: Workload, ways: Sequen
     comparisons: list[Comparison] = []
     for mode, precision in dict.fromkeys(ways):
         if mode == "stepwise":
-            comparisons += [predicted_comparison(gpu, head, workload, mode, precision, REFERENCE), *engine_comparisons(gpu, head, workload)]
+            comparisons += [
+                predicted_comparison(gpu, head, workload, mode, precision, REFERENCE),
+                *engine_comparisons(gpu, head, workload),
+            ]
         else:
             comparisons.append(predicted_comparison(gpu, head, workload, mode, precision, OURS))
     return tuple(comparisons)
@@ -128,20 +152,41 @@ def placement_of(row: Mapping[str, Any]) -> Placement | None:
     return Placement(**{name: int(row[name] or 0) for name in PLACEMENT_FIELDS})
 
 
-def measured_comparison(gpu: Gpu, head: Head, workload: Workload, key: SeriesKey, fit: StepFit, rows: Sequence[Mapping[str, Any]],
-                        notes: list[str]) -> Comparison:
+def measured_comparison(
+    gpu: Gpu, head: Head, workload: Workload, key: SeriesKey, fit: StepFit, rows: Sequence[Mapping[str, Any]], notes: list[str]
+) -> Comparison:
     """A measured series beside the prediction of exactly its configuration; a reason why there is none goes to `notes`."""
     variant = key.variant if key.implementation not in (OURS, REFERENCE) else None
     placement, prediction = placement_of(key.as_dict()), None
     try:
-        prediction = predict(gpu, head, replace(workload, precision=key.precision), key.mode, key.implementation, placement,
-                             variant=variant, grid_blocks=key.grid_blocks if placement is not None else None)
+        prediction = predict(
+            gpu,
+            head,
+            replace(workload, precision=key.precision),
+            key.mode,
+            key.implementation,
+            placement,
+            variant=variant,
+            grid_blocks=key.grid_blocks if placement is not None else None,
+        )
     except BadInput as error:
         notes.append(f"no prediction for {key.describe()}: {error}")
     own = [row for row in rows if all(row[name] == getattr(key, name) for name in (*WAY_COLUMNS, *PLACEMENT_COLUMNS, "exchange"))]
     matches = [row["tokens_match"] for row in own if row["tokens_match"] is not None]
-    return Comparison(key.implementation, key.mode, key.precision, workload.l2_state, head.vocab_size, head.rank, variant=variant,
-                      prediction=prediction, fit=fit, points=measured_points(own), placement=placement, tokens_match=min(matches, default=None))
+    return Comparison(
+        key.implementation,
+        key.mode,
+        key.precision,
+        workload.l2_state,
+        head.vocab_size,
+        head.rank,
+        variant=variant,
+        prediction=prediction,
+        fit=fit,
+        points=measured_points(own),
+        placement=placement,
+        tokens_match=min(matches, default=None),
+    )
 
 
 def tiers_of(gpu: Gpu, head: Head, comparison: Comparison) -> tuple[Tier, ...]:

@@ -83,7 +83,9 @@ def measured_points(rows: Iterable[Mapping[str, Any]]) -> tuple[MeasuredPoint, .
 
 def _summarise(steps: int, samples_us: list[float]) -> MeasuredPoint:
     ordered = sorted(samples_us)
-    return MeasuredPoint(steps, statistics.median(ordered), _quantile(ordered, LOW_QUANTILE), _quantile(ordered, HIGH_QUANTILE), len(ordered))
+    return MeasuredPoint(
+        steps, statistics.median(ordered), _quantile(ordered, LOW_QUANTILE), _quantile(ordered, HIGH_QUANTILE), len(ordered)
+    )
 
 
 def _quantile(ordered: list[float], share: float) -> float:

@@ -39,12 +39,19 @@ def write_outputs(result: StudyResult, out: Path | str) -> Written:
 
     out = Path(out)
     rows = list(result.rows)
-    files = [write_csv(rows, out / f"{TABLE}.csv"), write_parquet(rows, out / f"{TABLE}.parquet"), write_markdown(rows, out / f"{TABLE}.md")]
+    files = [
+        write_csv(rows, out / f"{TABLE}.csv"),
+        write_parquet(rows, out / f"{TABLE}.parquet"),
+        write_markdown(rows, out / f"{TABLE}.md"),
+    ]
     for number, head in enumerate(result.heads):
         name = SETTINGS if number == 0 else f"settings-{head.name}.json"
         files.append(write_settings(result.decisions[head].settings, out / name))
     if importlib.util.find_spec("plotly") is None:
-        return Written(tuple(files), (f"{out / REPORT} was not written: plotly is not installed. `pip install plotly` and run the study again.",))
+        return Written(
+            tuple(files),
+            (f"{out / REPORT} was not written: plotly is not installed. `pip install plotly` and run the study again.",),
+        )
     from wts_lab.report import render_report
 
     return Written((*files, write_text_whole(out / REPORT, render_report(result))))

@@ -121,8 +121,9 @@ def select_walks(recording: Recording, **wanted: object) -> pandas.DataFrame:
     return frame
 
 
-def recorded_rows(gpu: Gpu, head: Head, ways: tuple[tuple[str, str], ...], l2_state: str, *, max_steps: int,
-                  records: Path | None = None) -> Recording:
+def recorded_rows(
+    gpu: Gpu, head: Head, ways: tuple[tuple[str, str], ...], l2_state: str, *, max_steps: int, records: Path | None = None
+) -> Recording:
     """The recording of some (mode, precision) ways of walking one head on one GPU, up to a walk length.
 
     Where a way was recorded in several configurations (placements, say), the fastest is returned: a series is of one only.
@@ -160,13 +161,26 @@ def _what_there_is(recording: Recording, head: Head, way: tuple[str, str], l2_st
     shapes = sorted({(int(vocab), int(rank)) for vocab, rank in zip(frame["vocab_size"], frame["rank"])})
     ways = sorted({f"{mode} {precision}" for mode, precision in zip(frame["mode"], frame["precision"])})
     states = sorted(set(frame["l2_state"]))
-    return (f"{way[0]} {way[1]} at V {head.vocab_size:,}, rank {head.rank}, L2 {l2_state}, up to {max_steps} steps is not recorded on {recording.gpu_name}. "
-            f"Recorded are V, rank {'; '.join(f'{vocab:,}, {rank}' for vocab, rank in shapes)}; {', '.join(ways)}; L2 {', '.join(states)}")
+    return (
+        f"{way[0]} {way[1]} at V {head.vocab_size:,}, rank {head.rank}, L2 {l2_state}, up to {max_steps} steps is not recorded on {recording.gpu_name}. "
+        f"Recorded are V, rank {'; '.join(f'{vocab:,}, {rank}' for vocab, rank in shapes)}; {', '.join(ways)}; L2 {', '.join(states)}"
+    )
 
 
 def describe_origin(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Provenance that the rows share: each column's only value, or the sorted list of its values."""
-    names = ("gpu_name", "gpu_sm_count", "driver_version", "cuda_version", "torch_version", "git_commit", "git_dirty", "wts_lab_version", "command", "run_id")
+    names = (
+        "gpu_name",
+        "gpu_sm_count",
+        "driver_version",
+        "cuda_version",
+        "torch_version",
+        "git_commit",
+        "git_dirty",
+        "wts_lab_version",
+        "command",
+        "run_id",
+    )
     origin: dict[str, Any] = {}
     for name in names:
         values = sorted({row[name] for row in rows if row.get(name) is not None}, key=str)

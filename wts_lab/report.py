@@ -22,14 +22,23 @@ from wts_lab.compare import tiers_of
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from cost_model.head import Head
     from wts_lab.comparison import Comparison
     from wts_lab.study import StudyResult
 
-PLOTLY_CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]}
+PLOTLY_CONFIG = {
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PICTURE_SIZE_PX = (1280, 860)
 
-L2_WORDS = {"warm": "called back to back (warm L2)", "serving": "in a draft round (serving L2: weights cold, base logits just written)", "cold": "with L2 flushed (cold)"}
+L2_WORDS = {
+    "warm": "called back to back (warm L2)",
+    "serving": "in a draft round (serving L2: weights cold, base logits just written)",
+    "cold": "with L2 flushed (cold)",
+}
 
 STYLE = """
 :root { --ink:#2b2f36; --quiet:#6b7280; --line:#e3e6ea; --soft:#f7f8f9; --good:#00704f; }
@@ -61,24 +70,35 @@ def render_report(result: StudyResult) -> str:
     parts += [_figure_html(figure) for figure in report_figures(result)]
     parts += [_other_decisions(result), _all_series(result), _provenance(result)]
     title = html.escape(f"{result.decision.verdict}: {head.name} on {result.gpu.name}")
-    return (f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-            f"<title>{title}</title><style>{STYLE}</style><script>{get_plotlyjs()}</script></head>\n<body><main>\n"
-            + "\n".join(part for part in parts if part) + "\n</main></body></html>\n")
+    return (
+        f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
+        f"<title>{title}</title><style>{STYLE}</style><script>{get_plotlyjs()}</script></head>\n<body><main>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</main></body></html>\n"
+    )
 
 
 def report_figures(result: StudyResult) -> tuple[go.Figure, ...]:
     """Call time over steps, where each step's time goes, and where the matrix sits, for the first head."""
     from wts_lab.ui import figures
     from wts_lab.ui.step_figure import step_terms_figure
-    from wts_lab.ui.tier_figure import memory_tiers_figure
 
     head = result.heads[0]
     shown = result.shown(head, _shown_state(result))
-    drawn = [figures.call_time_figure(shown, steps=result.request.longest), step_terms_figure(shown)]
-    placed = [each for each in shown if each.placement is not None and each.mode == "resident"] or [each for each in shown if each.placement is not None]
-    if placed:
-        drawn.append(memory_tiers_figure(tiers_of(result.gpu, head, placed[-1]), title=f"Where the matrix sits: {placed[-1].label}"))
-    return tuple(drawn)
+    tiers = _tiers_figure(result, head, shown)
+    return (figures.call_time_figure(shown, steps=result.request.longest), step_terms_figure(shown), *([tiers] if tiers else []))
+
+
+def _tiers_figure(result: StudyResult, head: Head, shown: Sequence[Comparison]) -> go.Figure | None:
+    """The memory tiers of the resident walk, or of another fused one; None where the GPU's sizes are not known."""
+    from wts_lab.ui.tier_figure import memory_tiers_figure
+
+    placed = sorted((each for each in shown if each.placement is not None), key=lambda each: each.mode == "resident")
+    try:
+        tiers = tiers_of(result.gpu, head, placed[-1])
+    except (BadInput, IndexError):
+        return None
+    return memory_tiers_figure(tiers, title=f"Where the matrix sits: {placed[-1].label}")
 
 
 def _shown_state(result: StudyResult) -> str:
@@ -95,23 +115,33 @@ def _figure_html(figure: go.Figure) -> str:
 
 def _header(result: StudyResult, shown: Sequence[Comparison]) -> str:
     head = result.heads[0]
-    badges = [("source", result.source), ("", result.gpu.name), ("", f"V {head.vocab_size:,} · rank {head.rank} · batch 1 · greedy"),
-              ("", f"{result.request.longest}-step calls")]
+    badges = [
+        ("source", result.source),
+        ("", result.gpu.name),
+        ("", f"V {head.vocab_size:,} · rank {head.rank} · batch 1 · greedy"),
+        ("", f"{result.request.longest}-step calls"),
+    ]
     spans = "".join(f"<span class='badge {kind}'>{html.escape(text)}</span>" for kind, text in badges)
-    return ("<p class='question'>What would fusing the draft walk give on this GPU, what would keeping its weights on chip add, and is it worth deploying?</p>"
-            f"<h1>{html.escape(headline(shown, result.request.longest, _shown_state(result)))}</h1>{spans}")
+    return (
+        "<p class='question'>What would fusing the draft walk give on this GPU, what would keeping its weights on chip add, and is it worth deploying?</p>"
+        f"<h1>{html.escape(headline(shown, result.request.longest, _shown_state(result)))}</h1>{spans}"
+    )
 
 
 def headline(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
     """The answer in one sentence: the fastest of our walks against the fastest engine path, measured where it was measured."""
     ours = [each for each in shown if each.implementation == "wts"]
-    others = [each for each in shown if each.implementation not in ("wts", "torch-stepwise")] or [each for each in shown if each.mode == "stepwise"]
+    others = [each for each in shown if each.implementation not in ("wts", "torch-stepwise")] or [
+        each for each in shown if each.mode == "stepwise"
+    ]
     if not ours or not others:
         return "Too little is known to compare our walk with an engine's"
     best, rival = (min(group, key=lambda each: call_us(each, steps)) for group in (ours, others))
     ratio = call_us(rival, steps) / call_us(best, steps)
-    return (f"A {steps}-step walk takes {format_us(call_us(best, steps))} {best.label} ({_basis(best)}), {format_us(call_us(rival, steps))} with "
-            f"{rival.label} ({_basis(rival)}): {format_ratio(ratio)}, {L2_WORDS[l2_state]}")
+    return (
+        f"A {steps}-step walk takes {format_us(call_us(best, steps))} {best.label} ({_basis(best)}), {format_us(call_us(rival, steps))} with "
+        f"{rival.label} ({_basis(rival)}): {format_ratio(ratio)}, {L2_WORDS[l2_state]}"
+    )
 
 
 def call_us(comparison: Comparison, steps: int) -> float:
@@ -142,24 +172,50 @@ def _decision(result: StudyResult, most_reasons: int | None = None) -> str:
 def _other_decisions(result: StudyResult) -> str:
     if len(result.heads) < 2:
         return ""
-    rows = [(f"V {head.vocab_size:,}, rank {head.rank}", result.decisions[head].verdict, result.decisions[head].reasons[0] if result.decisions[head].reasons else "")
-            for head in result.heads]
+    rows = [
+        (
+            f"V {head.vocab_size:,}, rank {head.rank}",
+            result.decisions[head].verdict,
+            result.decisions[head].reasons[0] if result.decisions[head].reasons else "",
+        )
+        for head in result.heads
+    ]
     return "<h2>Every shape studied</h2>" + _table(("shape", "verdict", "first reason"), rows, words=3)
 
 
 def _ways_table(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
     """One row a way: predicted and measured step and entry, the error between them, and the complete call."""
-    titles = ("way of walking", "step, predicted", "measured", "95 % interval", "error", "entry, predicted", "measured", f"{steps}-step call", "basis")
-    return f"<h2>The ways of walking, {html.escape(L2_WORDS[l2_state])}</h2>" + _table(titles, [_way_cells(each, steps) for each in shown])
+    titles = (
+        "way of walking",
+        "step, predicted",
+        "measured",
+        "95 % interval",
+        "error",
+        "entry, predicted",
+        "measured",
+        f"{steps}-step call",
+        "basis",
+    )
+    return f"<h2>The ways of walking, {html.escape(L2_WORDS[l2_state])}</h2>" + _table(
+        titles, [_way_cells(each, steps) for each in shown]
+    )
 
 
 def _way_cells(each: Comparison, steps: int) -> tuple[str, ...]:
     fit, prediction = each.fit, each.prediction
     measured = fit is not None and fit.step_us is not None
     error = format_percent(prediction.step_us / fit.step_us - 1) if measured and prediction is not None else "n/a"
-    return (each.label, format_us(prediction.step_us if prediction is not None else None), format_us(fit.step_us if measured else None),
-            format_interval_us(fit.step_us_low, fit.step_us_high) if measured else "n/a", error,
-            format_us(prediction.entry_us if prediction is not None else None), format_us(fit.entry_us if measured else None), format_us(call_us(each, steps)), _basis(each))
+    return (
+        each.label,
+        format_us(prediction.step_us if prediction is not None else None),
+        format_us(fit.step_us if measured else None),
+        format_interval_us(fit.step_us_low, fit.step_us_high) if measured else "n/a",
+        error,
+        format_us(prediction.entry_us if prediction is not None else None),
+        format_us(fit.entry_us if measured else None),
+        format_us(call_us(each, steps)),
+        _basis(each),
+    )
 
 
 def _all_series(result: StudyResult) -> str:
@@ -173,8 +229,11 @@ def _all_series(result: StudyResult) -> str:
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
     """An HTML table; the first `words` columns hold text and are left-aligned, the rest numbers."""
+
     def cells(tag: str, values: Sequence[str]) -> str:
-        return "".join(f"<{tag}{' class=words' if place < words else ''}>{html.escape(value)}</{tag}>" for place, value in enumerate(values))
+        return "".join(
+            f"<{tag}{' class=words' if place < words else ''}>{html.escape(value)}</{tag}>" for place, value in enumerate(values)
+        )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f"<div class='scroll'><table><thead><tr>{cells('th', titles)}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -182,14 +241,21 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1)
 
 def _provenance(result: StudyResult) -> str:
     """Where the numbers come from, and what the reader should know."""
-    facts: dict[str, Any] = {"source": result.source, **{name.replace("_", " "): value for name, value in result.origin.items() if value is not None}}
+    facts: dict[str, Any] = {
+        "source": result.source,
+        **{name.replace("_", " "): value for name, value in result.origin.items() if value is not None},
+    }
     predictions = [each.prediction for each in result.comparisons if each.prediction is not None]
-    facts["calibration of the model"] = result.gpu.calibration or "none for this GPU: parameters are published or carried over, and bands are wide"
+    facts["calibration of the model"] = (
+        result.gpu.calibration or "none for this GPU: parameters are published or carried over, and bands are wide"
+    )
     kinds: Mapping[str, str] = {name: kind for prediction in predictions for name, kind in prediction.kinds.items()}
     facts["parameters"] = ", ".join(f"{name} ({kind})" for name, kind in sorted(kinds.items()))
     items = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(_words(value))}</dd>" for name, value in facts.items())
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in result.notes)
-    return f"<h2>Where the numbers come from</h2><dl>{items}</dl>" + (f"<h2>Notes</h2><ul class='note'>{notes}</ul>" if notes else "")
+    return f"<h2>Where the numbers come from</h2><dl>{items}</dl>" + (
+        f"<h2>Notes</h2><ul class='note'>{notes}</ul>" if notes else ""
+    )
 
 
 def _words(value: Any) -> str:
@@ -205,8 +271,10 @@ def picture_html(result: StudyResult) -> str:
     head, l2_state = result.heads[0], _shown_state(result)
     shown = result.shown(head, l2_state)
     body = _figure_html(figures.call_time_figure(shown, steps=result.request.longest, height_px=520))
-    return (f"<!doctype html><html><head><meta charset='utf-8'><style>{STYLE} main {{ padding:20px 24px 0; }} h1 {{ font-size:24px; }} .modebar {{ display:none !important; }}</style>"
-            f"<script>{get_plotlyjs()}</script></head><body><main>{_header(result, shown)}{_decision(result, most_reasons=2)}{body}</main></body></html>")
+    return (
+        f"<!doctype html><html><head><meta charset='utf-8'><style>{STYLE} main {{ padding:20px 24px 0; }} h1 {{ font-size:24px; }} .modebar {{ display:none !important; }}</style>"
+        f"<script>{get_plotlyjs()}</script></head><body><main>{_header(result, shown)}{_decision(result, most_reasons=2)}{body}</main></body></html>"
+    )
 
 
 def find_browser() -> str | None:
@@ -218,18 +286,37 @@ def write_picture(result: StudyResult, path: Path) -> Path:
     """Draw the answer as a PNG, whole or not at all.  Raises BadInput where no Chromium is installed."""
     browser = find_browser()
     if browser is None:
-        raise BadInput(f"a picture needs one of {', '.join(BROWSERS)}, and none is installed; install chromium, or open report.html and save the figures")
+        raise BadInput(
+            f"a picture needs one of {', '.join(BROWSERS)}, and none is installed; install chromium, or open report.html and save the figures"
+        )
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         page, drawn = Path(folder) / "answer.html", Path(folder) / "answer.png"
         page.write_text(picture_html(result), encoding="utf-8")
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-                   "--disable-component-update", "--disable-sync", f"--user-data-dir={folder}/profile", "--hide-scrollbars", "--force-device-scale-factor=1.5",
-                   f"--window-size={PICTURE_SIZE_PX[0]},{PICTURE_SIZE_PX[1]}", "--virtual-time-budget=8000", f"--screenshot={drawn}", page.as_uri()]
+        command = [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            f"--user-data-dir={folder}/profile",
+            "--hide-scrollbars",
+            "--force-device-scale-factor=1.5",
+            f"--window-size={PICTURE_SIZE_PX[0]},{PICTURE_SIZE_PX[1]}",
+            "--virtual-time-budget=8000",
+            f"--screenshot={drawn}",
+            page.as_uri(),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if not drawn.is_file():
-            raise BadInput(f"{browser} drew no picture: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}")
+            raise BadInput(
+                f"{browser} drew no picture: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}"
+            )
         partial = path.with_name(f".{path.name}.part")
         shutil.copyfile(drawn, partial)
         partial.replace(path)
@@ -245,7 +332,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--picture", type=Path, required=True, help="PNG to write")
     parser.add_argument("--gpu", default=None, help="GPU whose records to draw; the one recorded last if left out")
-    parser.add_argument("--records", type=Path, default=None, help="folder of recorded runs; those that ship with the lab if left out")
+    parser.add_argument(
+        "--records", type=Path, default=None, help="folder of recorded runs; those that ship with the lab if left out"
+    )
     given = parser.parse_args()
     try:
         print(write_picture(run_study(StudyRequest(gpu=given.gpu, records=given.records, live=False)), given.picture))

@@ -8,6 +8,7 @@ only.  `wts_lab.outputs` writes the result.  Importing this module imports no to
 from __future__ import annotations
 
 import importlib.util
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 DEFAULT_HEAD = Head.markov(151_936, 256)
 DEFAULT_STEPS = (1, 2, 4, 7, 11, 15, 16)
+DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvmap")
+"""One of these is there wherever CUDA can work on Linux: a driver's devices, those of WSL, or those of Tegra chips."""
+
 LEAST_CAPABILITY = (8, 0)
 MEASURED, REPLAYED, PREDICTED = "measured", "replayed", "predicted"
 
@@ -37,8 +41,10 @@ class NoDevice(BadInput):
 
 def no_device() -> NoDevice:
     """The error for a live run on a machine that has nothing to run it on."""
-    return NoDevice("a live run needs torch and a CUDA GPU of compute capability 8.0 or more, and this machine has none that works; "
-                    "run `wts-lab doctor` to see why, or leave out the request for a live run to replay recorded ones")
+    return NoDevice(
+        "a live run needs torch and a CUDA GPU of compute capability 8.0 or more, and this machine has none that works; "
+        "run `wts-lab doctor` to see why, or leave out the request for a live run to replay recorded ones"
+    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,9 @@ class StudyRequest:
         for state in self.l2_states:
             require_word("l2_state", state, L2_STATES)
         if len(set(self.steps)) < 3:
-            raise BadInput(f"steps are {self.steps}; a slope and a check of its fit need at least three walk lengths, such as 1, 7 and 16")
+            raise BadInput(
+                f"steps are {self.steps}; a slope and a check of its fit need at least three walk lengths, such as 1, 7 and 16"
+            )
         require_whole("processes", self.processes, 1, None)
         require_whole("repeats", self.repeats, 1, None)
         object.__setattr__(self, "out", Path(self.out))
@@ -134,12 +142,21 @@ class StudyResult:
 
     def shown(self, head: Head, l2_state: str) -> tuple[Comparison, ...]:
         """The comparisons of one head in one L2 state, slowest first."""
-        return tuple(each for each in self.comparisons if (each.vocab_size, each.rank, each.l2_state) == (head.vocab_size, head.rank, l2_state))
+        return tuple(
+            each
+            for each in self.comparisons
+            if (each.vocab_size, each.rank, each.l2_state) == (head.vocab_size, head.rank, l2_state)
+        )
 
 
 def capable_device() -> Device | None:
-    """The CUDA GPU that a live run would use, or None where torch, a GPU, or compute capability 8.0 is missing."""
+    """The CUDA GPU that a live run would use, or None where torch, a GPU, or compute capability 8.0 is missing.
+
+    Torch takes seconds to import, so it is left alone where the system shows no NVIDIA device.
+    """
     if importlib.util.find_spec("torch") is None:
+        return None
+    if sys.platform == "linux" and not any(Path(each).exists() for each in DEVICE_FILES):
         return None
     import torch
 
@@ -147,11 +164,20 @@ def capable_device() -> Device | None:
         return None
     about = torch.cuda.get_device_properties(0)
     capability = (about.major, about.minor)
-    return Device(about.name, about.multi_processor_count, about.total_memory, capability) if capability >= LEAST_CAPABILITY else None
+    return (
+        Device(about.name, about.multi_processor_count, about.total_memory, capability)
+        if capability >= LEAST_CAPABILITY
+        else None
+    )
 
 
-def run_study(request: StudyRequest, *, progress: bool = True, cancel: threading.Event | None = None,
-              on_stage: Callable[[str], None] = lambda stage: None) -> StudyResult:
+def run_study(
+    request: StudyRequest,
+    *,
+    progress: bool = True,
+    cancel: threading.Event | None = None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> StudyResult:
     """Answer a request; see StudyResult.
 
     Args:
@@ -173,14 +199,18 @@ def run_study(request: StudyRequest, *, progress: bool = True, cancel: threading
         on_stage(f"Measuring on {device.name}.")
         return _measure(request, here, device, progress, cancel, on_stage)
     if request.live:
-        raise NoDevice(f"a live run on {asked.id} was asked for, but the GPU here is {here.id}; leave out the GPU, or run on {asked.name}")
+        raise NoDevice(
+            f"a live run on {asked.id} was asked for, but the GPU here is {here.id}; leave out the GPU, or run on {asked.name}"
+        )
     try:
         recording = read_recording(asked.id if asked is not None else None, request.records)
     except NothingRecorded as nothing:
         if request.live is False or asked is None:
             raise
         on_stage(str(nothing))
-        return answer(request, PREDICTED, f"predicted only: never measured on {asked.name}", asked, request.heads or (DEFAULT_HEAD,), None)
+        return answer(
+            request, PREDICTED, f"predicted only: never measured on {asked.name}", asked, request.heads or (DEFAULT_HEAD,), None
+        )
     on_stage(f"No measuring here. Replaying {recording.label}.")
     return _replay(request, recording, asked or load_gpu(recording.gpu_id))
 
@@ -192,12 +222,20 @@ def recognise(device: Device) -> Gpu:
     except BadInput as error:
         name = "unverified-" + "".join(letter if letter.isalnum() else "-" for letter in device.name.lower())
         known = {"sm_count": (device.sm_count, "SM"), "dram_visible_bytes": (device.memory_bytes, "B")}
-        figures = {fact: Figure(float(value), unit, "measured", "reported by the driver") for fact, (value, unit) in known.items()}
+        figures = {
+            fact: Figure(float(value), unit, "measured", "reported by the driver") for fact, (value, unit) in known.items()
+        }
         return Gpu(name, device.name, (), device.compute_capability, figures, unknowns={"everything else": str(error)})
 
 
-def _measure(request: StudyRequest, gpu: Gpu, device: Device, progress: bool, cancel: threading.Event | None,
-             on_stage: Callable[[str], None]) -> StudyResult:
+def _measure(
+    request: StudyRequest,
+    gpu: Gpu,
+    device: Device,
+    progress: bool,
+    cancel: threading.Event | None,
+    on_stage: Callable[[str], None],
+) -> StudyResult:
     """Time the real kernels, write their record, answer from it."""
     from cost_model.measurement import read_walk
     from wts_lab.bench import measure
@@ -205,8 +243,18 @@ def _measure(request: StudyRequest, gpu: Gpu, device: Device, progress: bool, ca
 
     heads = request.heads or (DEFAULT_HEAD,)
     cases = tuple(case for head in heads for case in comparison_cases(head))
-    path = measure(cases, steps=request.steps, l2_states=request.l2_states, processes=request.processes, repeats=request.repeats,
-                   out=request.out / "records", case_name=free_case_name(request.out / "records", gpu.id, "study"), gpu=gpu.id, progress=progress, cancel=cancel)
+    path = measure(
+        cases,
+        steps=request.steps,
+        l2_states=request.l2_states,
+        processes=request.processes,
+        repeats=request.repeats,
+        out=request.out / "records",
+        case_name=free_case_name(request.out / "records", gpu.id, "study"),
+        gpu=gpu.id,
+        progress=progress,
+        cancel=cancel,
+    )
     on_stage(f"Recorded {path}.")
     recording = recording_of(read_walk(path), gpu.id)
     return answer(request, MEASURED, f"measured here: {device.name}", gpu, heads, recording, record=path)

@@ -34,13 +34,24 @@ class _Gathered:
 
 def recorded_heads(recording: Recording, first: Head) -> tuple[Head, ...]:
     """Markov heads that a recording holds, by size, with `first` in front if it is among them."""
-    shapes = {(int(row["vocab_size"]), int(row["rank"]), int(row["target_vocab_size"])) for row in recording.rows if row["head_kind"] == "markov"}
+    shapes = {
+        (int(row["vocab_size"]), int(row["rank"]), int(row["target_vocab_size"]))
+        for row in recording.rows
+        if row["head_kind"] == "markov"
+    }
     heads = [Head.markov(vocab, rank, target) for vocab, rank, target in sorted(shapes)]
     return tuple(sorted(heads, key=lambda head: (head.vocab_size, head.rank) != (first.vocab_size, first.rank)))
 
 
-def answer(request: StudyRequest, kind: str, source: str, gpu: Gpu, heads: Sequence[Head], recording: Recording | None,
-           record: Path | None = None) -> StudyResult:
+def answer(
+    request: StudyRequest,
+    kind: str,
+    source: str,
+    gpu: Gpu,
+    heads: Sequence[Head],
+    recording: Recording | None,
+    record: Path | None = None,
+) -> StudyResult:
     """The result for some heads from a recording, or from predictions alone where there is none."""
     from wts_lab.study import StudyResult
 
@@ -57,9 +68,20 @@ def answer(request: StudyRequest, kind: str, source: str, gpu: Gpu, heads: Seque
     environment = _environment(origin, kind)
     decisions = {head: _decide(gpu, head, request, gathered, environment) for head in heads}
     return StudyResult(
-        request, kind, source, gpu, tuple(heads), tuple(gathered.comparisons), tuple((key, each.fit) for key, each in gathered.series),
-        tuple(each.prediction for each in gathered.comparisons if each.prediction is not None), decisions, _table_rows(gathered),
-        origin, record, tuple(dict.fromkeys(gathered.notes)))
+        request,
+        kind,
+        source,
+        gpu,
+        tuple(heads),
+        tuple(gathered.comparisons),
+        tuple((key, each.fit) for key, each in gathered.series),
+        tuple(each.prediction for each in gathered.comparisons if each.prediction is not None),
+        decisions,
+        _table_rows(gathered),
+        origin,
+        record,
+        tuple(dict.fromkeys(gathered.notes)),
+    )
 
 
 def _compare(gpu: Gpu, head: Head, workload: Workload, rows: list[Mapping[str, Any]], gathered: _Gathered) -> None:
@@ -120,9 +142,19 @@ def _decide(gpu: Gpu, head: Head, request: StudyRequest, gathered: _Gathered, en
 
     l2_state = next(state for state in VERDICT_L2_STATES if state in request.l2_states)
     workload = Workload(steps=request.longest, l2_state=l2_state)
-    mine = [each for each in gathered.comparisons if (each.vocab_size, each.rank, each.l2_state) == (head.vocab_size, head.rank, l2_state)]
-    fits = [(key, each.fit) for key, each in gathered.series if (key.vocab_size, key.rank, key.l2_state) == (head.vocab_size, head.rank, l2_state)]
-    return decide(gpu, head, workload, [each.prediction for each in mine if each.prediction is not None], fits, environment=environment)
+    mine = [
+        each
+        for each in gathered.comparisons
+        if (each.vocab_size, each.rank, each.l2_state) == (head.vocab_size, head.rank, l2_state)
+    ]
+    fits = [
+        (key, each.fit)
+        for key, each in gathered.series
+        if (key.vocab_size, key.rank, key.l2_state) == (head.vocab_size, head.rank, l2_state)
+    ]
+    return decide(
+        gpu, head, workload, [each.prediction for each in mine if each.prediction is not None], fits, environment=environment
+    )
 
 
 def _environment(origin: Mapping[str, Any], kind: str) -> dict[str, Any]:

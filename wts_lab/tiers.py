@@ -60,7 +60,13 @@ def memory_tiers(gpu: Gpu, head: Head, precision: str, placement: Placement | No
         Tier("registers", "chip", blocks * gpu.value("register_file_bytes_per_sm"), blocks * registers),
         Tier("shared memory", "chip", blocks * gpu.value("smem_bytes_per_sm"), blocks * shared, 0.0, blocks * landing),
         Tier("L2", "chip", gpu.value("l2_bytes"), in_l2),
-        Tier("HBM", "chip", _memory_bytes(gpu), 0 if in_l2 or not streamed else streamed, whole if in_l2 or not streamed else on_chip),
+        Tier(
+            "HBM",
+            "chip",
+            _memory_bytes(gpu),
+            0 if in_l2 or not streamed else streamed,
+            whole if in_l2 or not streamed else on_chip,
+        ),
     ]
     return tuple(tiers)
 

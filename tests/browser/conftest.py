@@ -32,10 +32,25 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not recorded_gpus():
         _use_synthetic(notebooks, root / "records")
     token, port = secrets.token_hex(8), _free_port()
-    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(root / "config"), "JUPYTER_DATA_DIR": str(root / "data"), "JUPYTER_RUNTIME_DIR": str(root / "runtime"),
-                   "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
-               f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={notebooks}", "--LabApp.expose_app_in_browser=True"]
+    environment = {
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(root / "config"),
+        "JUPYTER_DATA_DIR": str(root / "data"),
+        "JUPYTER_RUNTIME_DIR": str(root / "runtime"),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--IdentityProvider.token={token}",
+        f"--ServerApp.root_dir={notebooks}",
+        "--LabApp.expose_app_in_browser=True",
+    ]
     settings = root / "config" / "labconfig" / "page_config.json"
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}))
@@ -68,7 +83,9 @@ def _use_synthetic(notebooks: Path, records: Path) -> None:
         notebook = json.loads(path.read_text())
         for cell in notebook["cells"]:
             text = "".join(cell["source"])
-            cell["source"] = text.replace("live=False)", f"live=False, records={str(records)!r})").replace("quickstart_panel()", f"quickstart_panel(records={str(records)!r})")
+            cell["source"] = text.replace("live=False)", f"live=False, records={str(records)!r})").replace(
+                "quickstart_panel()", f"quickstart_panel(records={str(records)!r})"
+            )
         path.write_text(json.dumps(notebook))
 
 

@@ -18,9 +18,21 @@ from pathlib import Path
 import websocket
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-port=0",
-         "--remote-allow-origins=*", "--window-size=1500,1100")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+    "--remote-allow-origins=*",
+    "--window-size=1500,1100",
+)
 
 
 def find_browser() -> str | None:
@@ -33,8 +45,11 @@ class Browser:
 
     def __init__(self, executable: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="wts-browser-", ignore_cleanup_errors=True)
-        self._process = subprocess.Popen([executable, *FLAGS, f"--user-data-dir={self._folder.name}", "about:blank"],
-                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            [executable, *FLAGS, f"--user-data-dir={self._folder.name}", "about:blank"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self._ids = itertools.count(1)
         port = self._port()
         pages = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=10))
@@ -99,7 +114,9 @@ class Browser:
 
     def click(self, script: str) -> None:
         """Click with the mouse in the middle of the element that the expression names."""
-        spot = self.run(f"(() => {{ const e = {script}; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()")
+        spot = self.run(
+            f"(() => {{ const e = {script}; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
+        )
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=spot[0], y=spot[1], button="left", clickCount=1)
 

@@ -19,8 +19,10 @@ PANEL_FIGURE = "document.querySelector('.jupyter-widgets .js-plotly-plot')"
 
 def control(label: str, tag: str) -> str:
     """JavaScript for the input element of a panel control, found by its label."""
-    return (f"[...document.querySelectorAll('.jupyter-widgets.widget-inline-hbox')].find(box => box.querySelector('label')?.textContent.trim() === {label!r})"
-            f".querySelector({tag!r})")
+    return (
+        f"[...document.querySelectorAll('.jupyter-widgets.widget-inline-hbox')].find(box => box.querySelector('label')?.textContent.trim() === {label!r})"
+        f".querySelector({tag!r})"
+    )
 
 
 def trace(name: str) -> str:
@@ -42,7 +44,9 @@ def button(caption: str) -> str:
 def page(lab: str, browser):
     """The quickstart notebook, opened and run from top to bottom in the browser."""
     browser.open(lab.format(NOTEBOOK))
-    browser.wait_for("window.jupyterapp !== undefined && document.querySelector('.jp-Notebook') !== null", "opening the notebook", 120)
+    browser.wait_for(
+        "window.jupyterapp !== undefined && document.querySelector('.jp-Notebook') !== null", "opening the notebook", 120
+    )
     browser.wait_for(f"({DOCUMENT})?.sessionContext?.session?.kernel?.status === 'idle'", "the kernel's start", 120)
     browser.click("document.querySelector('.jp-Notebook .jp-MarkdownCell')")
     browser.wait_for("jupyterapp.commands.isEnabled('notebook:run-all-cells')", "the notebook taking commands")
@@ -61,11 +65,15 @@ def test_no_cell_fails_and_the_panel_shows_a_figure(page) -> None:
 def test_a_changed_control_changes_the_figure(page) -> None:
     before = page.run(f"Math.max(...{trace('resident int8x2, predicted')}.x)")
     select = control("Mode", "select")
-    page.run(f"(() => {{ const box = {select}; box.value = 'streaming'; box.dispatchEvent(new Event('change', {{bubbles: true}})); }})()")
+    page.run(
+        f"(() => {{ const box = {select}; box.value = 'streaming'; box.dispatchEvent(new Event('change', {{bubbles: true}})); }})()"
+    )
     page.wait_for(f"{trace('streaming int8x2, predicted')} !== undefined", "the streaming prediction")
     assert page.run(f"{trace('resident int8x2, predicted')}") is None
     assert before == 16
-    page.run(f"(() => {{ const box = {select}; box.value = 'resident'; box.dispatchEvent(new Event('change', {{bubbles: true}})); }})()")
+    page.run(
+        f"(() => {{ const box = {select}; box.value = 'resident'; box.dispatchEvent(new Event('change', {{bubbles: true}})); }})()"
+    )
     page.wait_for(f"{trace('resident int8x2, predicted')} !== undefined", "the resident prediction again")
     assert page.run(f"{points_of('resident int8x2, measured')}") == 0
 

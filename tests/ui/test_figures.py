@@ -126,7 +126,11 @@ def test_tiers_hold_the_whole_matrix_when_resident() -> None:
 @pytest.mark.parametrize("vocab_size, tier", [(151_936, "L2"), (248_320, "HBM")])
 def test_what_streams_is_read_from_l2_only_where_it_fits(vocab_size: int, tier: str) -> None:
     gpu, head = load_gpu("h200-sxm"), Head.markov(vocab_size, 256)
-    tiers = {each.name: each for each in memory_tiers(gpu, head, "int8x2", plan(gpu, head, "int8x2", "streaming")) if each.scope == "chip"}
+    tiers = {
+        each.name: each
+        for each in memory_tiers(gpu, head, "int8x2", plan(gpu, head, "int8x2", "streaming"))
+        if each.scope == "chip"
+    }
     other = {"L2": "HBM", "HBM": "L2"}[tier]
     assert tiers[tier].kept_bytes == vocab_size * 256 and tiers[other].kept_bytes == 0
 

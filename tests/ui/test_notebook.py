@@ -31,11 +31,15 @@ def test_a_notebook_is_stripped_short_and_free_of_definitions(path: Path) -> Non
     for cell in code:
         assert cell.outputs == [] and cell.execution_count is None
         assert cell.source.count("\n") < LONGEST_CELL
-        assert not [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda))]
+        assert not [
+            node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda))
+        ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_headless_and_ends_in_a_picture_and_a_table(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs_headless_and_ends_in_a_picture_and_a_table(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nbclient = pytest.importorskip("nbclient")
     for needed in ("ipykernel", "ipywidgets", "anywidget", "plotly"):
         pytest.importorskip(needed)
@@ -43,9 +47,13 @@ def test_a_notebook_runs_headless_and_ends_in_a_picture_and_a_table(path: Path, 
     if not recorded_gpus():
         folder = str(write_synthetic(tmp_path / "records"))
         for cell in notebook.cells:
-            cell.source = cell.source.replace("live=False)", f"live=False, records={folder!r})").replace("quickstart_panel()", f"quickstart_panel(records={folder!r})")
+            cell.source = cell.source.replace("live=False)", f"live=False, records={folder!r})").replace(
+                "quickstart_panel()", f"quickstart_panel(records={folder!r})"
+            )
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     picture, table = code[-2].outputs[-1], code[-1].outputs[-1]
     lines = picture["data"]["application/vnd.plotly.v1+json"]["data"]

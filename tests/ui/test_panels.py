@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("ipywidgets")
 pytest.importorskip("plotly")
 
+from cost_model.gpu import load_gpu
 from cost_model.measurement import read_walk
 from cost_model.predict import predict
 from tests.synthetic_records import GPU_NAME, synthetic_rows, write_synthetic
@@ -72,13 +73,19 @@ def test_couplings_reach_the_controls(handles: panels.Handles) -> None:
 def test_the_panel_takes_up_a_saved_request(records: Path) -> None:
     request = PanelRequest(gpu="b200-sxm", vocab_size=248_320, mode="streaming", precision="bf16", l2_state="cold", steps=8)
     _, handles = panels.quickstart_panel(PanelRequest.from_json(request.to_json()), records=records)
-    assert {name: control.value for name, control in handles.controls.items()} == {name: getattr(request, name) for name in handles.controls}
+    assert {name: control.value for name, control in handles.controls.items()} == {
+        name: getattr(request, name) for name in handles.controls
+    }
     assert handles.request == request
 
 
-def test_what_cannot_be_predicted_is_said_and_the_last_figure_stays(handles: panels.Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_predicted_is_said_and_the_last_figure_stays(
+    handles: panels.Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = trace(handles, "resident int8x2, predicted").y
-    monkeypatch.setattr(panels.compare, "predicted_comparisons", lambda *_: (_ for _ in ()).throw(study.NoDevice("a reason and its mend")))
+    monkeypatch.setattr(
+        panels.compare, "predicted_comparisons", lambda *_: (_ for _ in ()).throw(study.NoDevice("a reason and its mend"))
+    )
     handles.controls["steps"].value = 5
     assert "a reason and its mend" in handles.message.value
     assert list(trace(handles, "resident int8x2, predicted").y) == list(before)
@@ -136,8 +143,39 @@ def test_a_live_run_without_a_gpu_says_what_is_missing(records: Path, monkeypatc
     assert not handles.run_button.disabled
 
 
+def test_another_gpu_than_the_one_here_is_replayed_or_refused(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "capable_device", lambda: study.Device("NVIDIA B200", 148, 191_000_000_000, (10, 0)))
+    monkeypatch.setattr(study, "recognise", lambda device: load_gpu("b200-sxm"))
+    assert panels.quickstart_panel(records=records)[1].request.gpu == "b200-sxm"
+    for is_live, said in ((None, "its recorded run is replayed"), (True, "choose b200-sxm")):
+        _, handles = panels.quickstart_panel(PanelRequest(gpu="h200-sxm"), records=records, is_live=is_live, pace_s=0)
+        handles.run_button.click()
+        if is_live is None:
+            assert handles.wait(60).status == "done"
+        assert said in handles.log.value + handles.message.value
+
+
+def test_a_request_without_a_prediction_is_not_run(handles: panels.Handles) -> None:
+    handles.controls["gpu"].value = "h20"  # the catalogue does not know its clock
+    assert "boost_clock_mhz" in handles.message.value
+    handles.run_button.click()
+    assert handles.run is None and "boost_clock_mhz" in handles.message.value
+    handles.controls["gpu"].value = "h200-sxm"
+    handles.run_button.click()
+    assert handles.wait(60).status == "done"
+
+
+def test_a_second_run_starts_from_the_prediction_again(handles: panels.Handles) -> None:
+    for _ in range(2):
+        handles.run_button.click()
+        assert handles.wait(60).status == "done"
+    counts = {each.label: sum(point.samples for point in each.points) for each in handles.comparisons}
+    assert counts["resident int8x2"] == 7 * 3 * 15
+
+
 def fake_launch(rows: list[dict], fails_after: int | None = None):
     """Stands for `live.launch`: yields rows as if kernels had run, and may fail part of the way."""
+
     def source(request, device, *, repeats):
         def pull(cancel: threading.Event, log: live.Log):
             log("Building resident int8x2.")
@@ -145,17 +183,25 @@ def fake_launch(rows: list[dict], fails_after: int | None = None):
                 if number == fails_after:
                     raise RuntimeError("ninja is missing; pip install ninja")
                 yield row
+
         return live.RowSource(f"measured here: {device.name}", len(rows), pull, is_live=True)
+
     return source
 
 
 @pytest.fixture
 def live_rows() -> list[dict]:
     """Rows of one process of the resident walk and the reference."""
-    return synthetic_rows(l2_states=("warm",), processes=1, ways=[("wts", "resident", "resident", "int8x2"), ("torch-stepwise", "graph", "stepwise", "bf16")])
+    return synthetic_rows(
+        l2_states=("warm",),
+        processes=1,
+        ways=[("wts", "resident", "resident", "int8x2"), ("torch-stepwise", "graph", "stepwise", "bf16")],
+    )
 
 
-def test_a_live_run_leaves_a_record_of_exactly_its_rows(tmp_path: Path, live_rows: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_run_leaves_a_record_of_exactly_its_rows(
+    tmp_path: Path, live_rows: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(study, "capable_device", lambda: DEVICE)
     monkeypatch.setattr(live, "launch", fake_launch(live_rows))
     _, handles = panels.quickstart_panel(out=tmp_path)
@@ -168,7 +214,9 @@ def test_a_live_run_leaves_a_record_of_exactly_its_rows(tmp_path: Path, live_row
     assert "measured here: NVIDIA H200" in handles.status.value
 
 
-def test_a_failed_run_shows_the_error_writes_nothing_and_can_be_repeated(tmp_path: Path, live_rows: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_shows_the_error_writes_nothing_and_can_be_repeated(
+    tmp_path: Path, live_rows: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(study, "capable_device", lambda: DEVICE)
     monkeypatch.setattr(live, "launch", fake_launch(live_rows, fails_after=3))
     _, handles = panels.quickstart_panel(out=tmp_path)

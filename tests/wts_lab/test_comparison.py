@@ -25,7 +25,9 @@ def test_a_point_is_the_median_with_the_5th_and_95th_percentile(samples: list[fl
 
 
 def test_processes_are_pooled_and_lengths_rise() -> None:
-    points = measured_points([{"steps": 7, "samples_us": [10, 12]}, {"steps": 1, "samples_us": [3]}, {"steps": 7, "samples_us": [14]}])
+    points = measured_points(
+        [{"steps": 7, "samples_us": [10, 12]}, {"steps": 1, "samples_us": [3]}, {"steps": 7, "samples_us": [14]}]
+    )
     assert [(point.steps, point.median_us, point.samples) for point in points] == [(1, 3, 1), (7, 12, 3)]
 
 
@@ -33,9 +35,15 @@ def test_rows_that_lost_all_samples_give_no_point() -> None:
     assert measured_points([{"steps": 7, "samples_us": []}, {"steps": 8, "samples_us": None}]) == ()
 
 
-@pytest.mark.parametrize("fields, label, role", [
-    (("wts", "resident", "int8x2"), "resident int8x2", "resident-int8x2"), (("wts", "streaming", "bf16"), "streaming bf16", "streaming-bf16"),
-    (("torch-stepwise", "stepwise", "bf16"), "stepwise torch", "torch-stepwise"), (("sglang-0.5.23", "stepwise", "bf16"), "sglang-0.5.23", "engine")])
+@pytest.mark.parametrize(
+    "fields, label, role",
+    [
+        (("wts", "resident", "int8x2"), "resident int8x2", "resident-int8x2"),
+        (("wts", "streaming", "bf16"), "streaming bf16", "streaming-bf16"),
+        (("torch-stepwise", "stepwise", "bf16"), "stepwise torch", "torch-stepwise"),
+        (("sglang-0.5.23", "stepwise", "bf16"), "sglang-0.5.23", "engine"),
+    ],
+)
 def test_labels_and_roles(fields: tuple[str, str, str], label: str, role: str) -> None:
     series = Comparison(*fields, "warm", 151_936, 256)
     assert (series.label, series.role, series.shape_label) == (label, role, "V 151,936, rank 256")
@@ -52,7 +60,11 @@ def test_rows_go_to_their_own_way_and_published_points_stay() -> None:
 
 def test_published_points_belong_to_one_gpu_shape_and_state() -> None:
     gpu, head = load_gpu("h200-sxm"), Head.markov(151_936, 256)
-    assert [(point.steps, point.median_us) for point in published_points(gpu, head, Workload(), "sample")] == [(1, 35.5), (7, 212.2), (16, 476.1)]
+    assert [(point.steps, point.median_us) for point in published_points(gpu, head, Workload(), "sample")] == [
+        (1, 35.5),
+        (7, 212.2),
+        (16, 476.1),
+    ]
     assert published_points(gpu, head, Workload(l2_state="serving"), "sample") == ()
     assert published_points(load_gpu("h100-sxm"), head, Workload(), "sample") == ()
     assert published_points(gpu, Head.markov(151_936, 128), Workload(), "sample") == ()

@@ -29,12 +29,22 @@ def test_a_recording_is_labelled_with_gpu_and_days(tmp_path: Path) -> None:
 
 def test_without_a_name_the_gpu_recorded_last_is_taken(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path)
-    write_walk(folder / "a100-sxm-80gb" / "2026-03-01-x.parquet", [{**row, "recorded_at_utc": "2026-03-01T00:00:00+00:00"} for row in synthetic_rows()])
+    write_walk(
+        folder / "a100-sxm-80gb" / "2026-03-01-x.parquet",
+        [{**row, "recorded_at_utc": "2026-03-01T00:00:00+00:00"} for row in synthetic_rows()],
+    )
     assert read_recording(None, folder).gpu_id == "a100-sxm-80gb"
 
 
 def test_probes_are_no_walks(tmp_path: Path) -> None:
-    probe = walk_row(run_id="p", process_index=0, recorded_at_utc="2026-01-31T00:00:00+00:00", implementation="wts", probe="exchange", samples_us=[0.8])
+    probe = walk_row(
+        run_id="p",
+        process_index=0,
+        recorded_at_utc="2026-01-31T00:00:00+00:00",
+        implementation="wts",
+        probe="exchange",
+        samples_us=[0.8],
+    )
     write_walk(tmp_path / GPU_ID / "2026-01-31-probes.parquet", [probe])
     with pytest.raises(NothingRecorded, match="only probes"):
         read_recording(GPU_ID, tmp_path)
@@ -43,13 +53,18 @@ def test_probes_are_no_walks(tmp_path: Path) -> None:
 def test_rows_are_those_of_the_asked_ways_in_the_order_recorded(tmp_path: Path) -> None:
     recording = recorded_rows(GPU, HEAD, (RESIDENT, REFERENCE), "warm", max_steps=11, records=write_synthetic(tmp_path))
     assert {(row["mode"], row["precision"]) for row in recording.rows} == {RESIDENT, REFERENCE}
-    assert {row["steps"] for row in recording.rows} == {1, 2, 4, 7, 11} and {row["l2_state"] for row in recording.rows} == {"warm"}
+    assert {row["steps"] for row in recording.rows} == {1, 2, 4, 7, 11} and {row["l2_state"] for row in recording.rows} == {
+        "warm"
+    }
     assert [row["process_index"] for row in recording.rows] == sorted(row["process_index"] for row in recording.rows)
 
 
 def test_of_several_placements_only_the_fastest_is_replayed(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path)
-    rows = [{**row, "register_tiles": 48, "shared_tiles": 24, "samples_us": [us * 0.9 for us in row["samples_us"]]} for row in synthetic_rows(ways=[("wts", "resident", *RESIDENT)])]
+    rows = [
+        {**row, "register_tiles": 48, "shared_tiles": 24, "samples_us": [us * 0.9 for us in row["samples_us"]]}
+        for row in synthetic_rows(ways=[("wts", "resident", *RESIDENT)])
+    ]
     write_walk(folder / GPU_ID / "2026-02-01-faster.parquet", rows)
     replayed = recorded_rows(GPU, HEAD, (RESIDENT,), "warm", max_steps=16, records=folder).rows
     assert {row["register_tiles"] for row in replayed} == {48} and len(replayed) == 21

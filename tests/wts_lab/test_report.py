@@ -62,7 +62,10 @@ def test_every_way_has_a_row_with_prediction_and_measurement(result, page: str) 
 
 def test_the_three_figures_are_there_with_units(result) -> None:
     titles = [figure.layout.title.text for figure in report_figures(result)]
-    assert [any(words in title for title in titles) for words in ("Time of a complete call", "Where a step's time goes", "Where the matrix sits")] == [True] * 3
+    assert [
+        any(words in title for title in titles)
+        for words in ("Time of a complete call", "Where a step's time goes", "Where the matrix sits")
+    ] == [True] * 3
     for figure in report_figures(result):
         assert re.search(r"\[(µs|steps|KiB|MiB)\]", figure.layout.xaxis.title.text)
 

@@ -57,7 +57,11 @@ def test_every_recorded_head_is_studied_the_usual_one_first(result: study.StudyR
 def test_the_fit_is_the_line_that_the_rows_were_made_from(result: study.StudyResult, way: tuple[str, ...]) -> None:
     implementation, _, mode, precision = way
     entry_us, step_us = LINES_US[way]
-    (found,) = [each for each in result.shown(HEAD, "warm") if (each.implementation, each.mode, each.precision) == (implementation, mode, precision)]
+    (found,) = [
+        each
+        for each in result.shown(HEAD, "warm")
+        if (each.implementation, each.mode, each.precision) == (implementation, mode, precision)
+    ]
     assert found.fit.step_us == pytest.approx(step_us, rel=0.02) and found.fit.entry_us == pytest.approx(entry_us, rel=0.2)
     assert found.prediction is not None and found.prediction.workload.l2_state == "warm"
     assert found.tokens_match == 1.0 and len(found.points) == 7
@@ -65,7 +69,14 @@ def test_the_fit_is_the_line_that_the_rows_were_made_from(result: study.StudyRes
 
 def test_the_engines_taken_and_fastest_paths_stand_beside_ours(result: study.StudyResult) -> None:
     shown = result.shown(HEAD, "warm")
-    assert [each.label for each in shown] == ["sglang-0.5.23 greedy", "sglang-0.5.23 sample", "stepwise torch", "streaming bf16", "streaming int8x2", "resident int8x2"]
+    assert [each.label for each in shown] == [
+        "sglang-0.5.23 greedy",
+        "sglang-0.5.23 sample",
+        "stepwise torch",
+        "streaming bf16",
+        "streaming int8x2",
+        "resident int8x2",
+    ]
     assert shown[1].points_kind == "published" and shown[1].points[-1].median_us == 476.1
 
 
@@ -81,8 +92,15 @@ def test_the_verdict_is_about_the_serving_state(result: study.StudyResult) -> No
 
 def test_of_several_placements_the_fastest_is_shown_and_all_are_in_the_table(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path)
-    slower = [{**row, "register_tiles": row["register_tiles"] - 8, "shared_tiles": row["shared_tiles"] + 8, "samples_us": [us * 1.3 for us in row["samples_us"]]}
-              for row in synthetic_rows(ways=[("wts", "resident", "resident", "int8x2")])]
+    slower = [
+        {
+            **row,
+            "register_tiles": row["register_tiles"] - 8,
+            "shared_tiles": row["shared_tiles"] + 8,
+            "samples_us": [us * 1.3 for us in row["samples_us"]],
+        }
+        for row in synthetic_rows(ways=[("wts", "resident", "resident", "int8x2")])
+    ]
     write_walk(folder / GPU_ID / "2026-02-01-placements.parquet", slower)
     studied = run_study(StudyRequest(records=folder, live=False, heads=(HEAD,)))
     assert studied.shown(HEAD, "warm")[-1].fit.step_us == pytest.approx(2.5, rel=0.02)
@@ -92,7 +110,15 @@ def test_of_several_placements_the_fastest_is_shown_and_all_are_in_the_table(tmp
 
 def test_only_the_newest_run_of_a_configuration_counts(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path)
-    newer = [{**row, "run_id": "newer", "recorded_at_utc": "2026-03-01T00:00:00+00:00", "samples_us": [us / 2 for us in row["samples_us"]]} for row in synthetic_rows()]
+    newer = [
+        {
+            **row,
+            "run_id": "newer",
+            "recorded_at_utc": "2026-03-01T00:00:00+00:00",
+            "samples_us": [us / 2 for us in row["samples_us"]],
+        }
+        for row in synthetic_rows()
+    ]
     write_walk(folder / GPU_ID / "2026-03-01-again.parquet", newer)
     studied = run_study(StudyRequest(records=folder, live=False))
     assert studied.shown(HEAD, "warm")[-1].fit.step_us == pytest.approx(1.25, rel=0.02)
@@ -151,8 +177,17 @@ def test_a_live_study_measures_the_four_ways_and_keeps_its_record(tmp_path: Path
     assert (first.kind, first.source) == ("measured", "measured here: NVIDIA H200")
     assert first.record.is_file() and first.record != second.record
     cases, name, options = measuring[0]
-    assert {(case.mode, case.precision) for case in cases} == {("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"), ("stepwise", "bf16")}
-    assert (name, measuring[1][1]) == ("study", "study-2") and options["steps"] == (1, 2, 4, 7, 11, 15, 16) and measuring[1][2]["processes"] == 2
+    assert {(case.mode, case.precision) for case in cases} == {
+        ("resident", "int8x2"),
+        ("streaming", "int8x2"),
+        ("streaming", "bf16"),
+        ("stepwise", "bf16"),
+    }
+    assert (
+        (name, measuring[1][1]) == ("study", "study-2")
+        and options["steps"] == (1, 2, 4, 7, 11, 15, 16)
+        and measuring[1][2]["processes"] == 2
+    )
     assert first.decision.settings.fingerprint.kernel_hash
 
 
@@ -161,8 +196,16 @@ def test_an_unknown_gpu_is_measured_but_marked_unverified() -> None:
     assert gpu.id.startswith("unverified-") and gpu.sm_count == 77 and not gpu.has("l2_bytes")
 
 
-@pytest.mark.parametrize("wrong, reason", [({"steps": (1, 16)}, "at least three walk lengths"), ({"steps": (0, 1, 2)}, "steps"), ({"l2_states": ("hot",)}, "l2_state"),
-                                           ({"processes": 0}, "processes"), ({"repeats": -1}, "repeats")])
+@pytest.mark.parametrize(
+    "wrong, reason",
+    [
+        ({"steps": (1, 16)}, "at least three walk lengths"),
+        ({"steps": (0, 1, 2)}, "steps"),
+        ({"l2_states": ("hot",)}, "l2_state"),
+        ({"processes": 0}, "processes"),
+        ({"repeats": -1}, "repeats"),
+    ],
+)
 def test_a_bad_request_is_refused(wrong: dict, reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
         StudyRequest(**wrong)
@@ -186,14 +229,18 @@ def test_outputs_hold_the_same_rows_and_settings_that_load_back(result: study.St
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_without_plotly_all_but_the_report_is_written_and_said(result: study.StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_plotly_all_but_the_report_is_written_and_said(
+    result: study.StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outputs.importlib.util, "find_spec", lambda name: None)
     written = write_outputs(result, tmp_path)
     assert not (tmp_path / "report.html").exists() and (tmp_path / "settings.json").is_file()
     assert "plotly is not installed" in written.left_out[0]
 
 
-def test_a_file_that_fails_leaves_the_old_one_alone(result: study.StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_fails_leaves_the_old_one_alone(
+    result: study.StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "report.html").write_text("old")
     monkeypatch.setattr("wts_lab.report.render_report", lambda _: (_ for _ in ()).throw(RuntimeError("drawing failed")))
     with pytest.raises(RuntimeError):
@@ -218,7 +265,8 @@ def test_a_replay_imports_neither_torch_nor_plotly_nor_widgets(records: Path, tm
         f"written = write_outputs(result, Path({str(tmp_path)!r}))\n"
         "assert result.kind == 'replayed' and len(written.left_out) == 1, written\n"
         "assert not {'torch', 'plotly'} & set(sys.modules)\n"
-        "import wts_lab.ui.panels, wts_lab.ui.figures, wts_lab.report\n")
+        "import wts_lab.ui.panels, wts_lab.ui.figures, wts_lab.report\n"
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "settings.json").read_text())["mode"] == "resident"

@@ -30,7 +30,9 @@ MARGIN_PX = dict(l=92, r=215, t=72, b=64)
 MODEBAR_REMOVED = ("select2d", "lasso2d", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d")
 LABEL_HEIGHT_PX = 38
 TRACES_PER_SERIES = 4
-LINE_WORDS = "dashed: predicted, with its band · solid: fit of measured calls · bars: 5th to 95th percentile · hollow: published by others"
+LINE_WORDS = (
+    "dashed: predicted, with its band · solid: fit of measured calls · bars: 5th to 95th percentile · hollow: published by others"
+)
 SHORT_LINE_WORDS = "dashed: predicted · solid: fit · hollow: published"
 STEP_TICKS = (1, 2, 4, 7, 11, 16, 24, 32)
 TIME_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
@@ -71,32 +73,68 @@ def draw(spec: Spec) -> go.Figure:
 
 def layout(height_px: int, **more: Any) -> Spec:
     """The layout that all figures share; `more` adds to it or overrides it."""
-    base = dict(height=height_px, paper_bgcolor=PAPER, plot_bgcolor=PAPER, template="none", font=dict(family=FONT, size=14, color=INK),
-                margin=MARGIN_PX, hovermode="closest", hoverlabel=dict(bgcolor=PAPER, bordercolor=LINE, font=dict(family=FONT, size=13, color=INK)),
-                uirevision="keep", modebar=dict(bgcolor="rgba(255,255,255,0.6)", color="#b6bcc6", activecolor=INK, remove=list(MODEBAR_REMOVED)))
+    base = dict(
+        height=height_px,
+        paper_bgcolor=PAPER,
+        plot_bgcolor=PAPER,
+        template="none",
+        font=dict(family=FONT, size=14, color=INK),
+        margin=MARGIN_PX,
+        hovermode="closest",
+        hoverlabel=dict(bgcolor=PAPER, bordercolor=LINE, font=dict(family=FONT, size=13, color=INK)),
+        uirevision="keep",
+        modebar=dict(bgcolor="rgba(255,255,255,0.6)", color="#b6bcc6", activecolor=INK, remove=list(MODEBAR_REMOVED)),
+    )
     return {**base, **more}
 
 
 def axis(title: str = "", **more: Any) -> Spec:
     """The look that all axes share: a title with its unit, pale grid, no box."""
-    base = dict(title=dict(text=title, font=dict(size=14, color=QUIET), standoff=12), gridcolor=GRID, zeroline=False, linecolor=LINE,
-                showline=True, ticks="outside", tickcolor=LINE, ticklen=5, tickfont=dict(size=13, color=INK))
+    base = dict(
+        title=dict(text=title, font=dict(size=14, color=QUIET), standoff=12),
+        gridcolor=GRID,
+        zeroline=False,
+        linecolor=LINE,
+        showline=True,
+        ticks="outside",
+        tickcolor=LINE,
+        ticklen=5,
+        tickfont=dict(size=13, color=INK),
+    )
     return {**base, **more}
 
 
 def heading(title: str, subtitle: str = "") -> Spec:
     """A left-aligned title with a quiet line under it."""
     small = f"<br><span style='font-size:13px;color:{QUIET}'>{subtitle}</span>" if subtitle else ""
-    return dict(text=f"<b>{title}</b>{small}", x=0.0, xref="paper", xanchor="left", y=1.0, yref="container", yanchor="top", pad=dict(t=16), font=dict(size=17))
+    return dict(
+        text=f"<b>{title}</b>{small}",
+        x=0.0,
+        xref="paper",
+        xanchor="left",
+        y=1.0,
+        yref="container",
+        yanchor="top",
+        pad=dict(t=16),
+        font=dict(size=17),
+    )
 
 
-def call_time_figure(comparisons: Sequence[Comparison], *, steps: int, title: str = "Time of a complete call", height_px: int = 540) -> go.Figure:
+def call_time_figure(
+    comparisons: Sequence[Comparison], *, steps: int, title: str = "Time of a complete call", height_px: int = 540
+) -> go.Figure:
     """Call time (log scale, microseconds) over walk length (steps): prediction with band, measured points, fit."""
     return draw(call_time_spec(comparisons, steps=steps, title=title, height_px=height_px))
 
 
-def call_time_spec(comparisons: Sequence[Comparison], *, steps: int, title: str = "Time of a complete call", height_px: int = 540,
-                   subtitle: str = LINE_WORDS) -> Spec:
+def call_time_spec(
+    comparisons: Sequence[Comparison],
+    *,
+    steps: int,
+    title: str = "Time of a complete call",
+    height_px: int = 540,
+    subtitle: str = LINE_WORDS,
+) -> Spec:
     """The spec of `call_time_figure`.
 
     Every series has TRACES_PER_SERIES traces in the same order (band, prediction, fit, points), empty where there is nothing,
@@ -107,11 +145,25 @@ def call_time_spec(comparisons: Sequence[Comparison], *, steps: int, title: str 
     low, high = _decades(traces)
     apart = (high - low) * LABEL_HEIGHT_PX / (height_px - MARGIN_PX["t"] - MARGIN_PX["b"])
     labels = _end_labels(comparisons, last, apart, high - apart / 2)
-    return dict(data=traces, layout=layout(
-        height_px, title=heading(title, subtitle), showlegend=False, annotations=labels,
-        xaxis=axis("walk length [steps]", tickvals=[n for n in STEP_TICKS if n <= last], range=[0.4, last + 0.4], showgrid=False),
-        yaxis=axis("time of a complete call [µs], log scale", type="log", range=[low, high], tickvals=list(TIME_TICKS),
-                   ticktext=[f"{tick:,}" for tick in TIME_TICKS])))
+    return dict(
+        data=traces,
+        layout=layout(
+            height_px,
+            title=heading(title, subtitle),
+            showlegend=False,
+            annotations=labels,
+            xaxis=axis(
+                "walk length [steps]", tickvals=[n for n in STEP_TICKS if n <= last], range=[0.4, last + 0.4], showgrid=False
+            ),
+            yaxis=axis(
+                "time of a complete call [µs], log scale",
+                type="log",
+                range=[low, high],
+                tickvals=list(TIME_TICKS),
+                ticktext=[f"{tick:,}" for tick in TIME_TICKS],
+            ),
+        ),
+    )
 
 
 def _call_time_traces(comparison: Comparison, steps: int) -> list[Spec]:
@@ -123,16 +175,52 @@ def _call_time_traces(comparison: Comparison, steps: int) -> list[Spec]:
     line = dict(type="scatter", mode="lines", legendgroup=label)
     hover = f"{label}<br>%s %%{{y:.1f}} µs at %%{{x}} steps%s<extra></extra>"
     return [
-        dict(line, name=f"{label}, predicted band", x=lengths + lengths[::-1] if low else [], y=high + low[::-1], fill="toself",
-             line=dict(width=0, color=style.colour), fillcolor=style.band, hoverinfo="skip"),
-        dict(line, name=f"{label}, predicted", x=lengths if middle else [], y=middle, line=dict(color=style.colour, width=2, dash="dash"),
-             hovertemplate=hover % ("predicted", "")),
-        dict(line, name=f"{label}, fit", x=lengths if fitted else [], y=fitted, line=dict(color=style.colour, width=2.2), hovertemplate=hover % ("fit", "")),
-        dict(type="scatter", mode="markers", legendgroup=label, name=f"{label}, {comparison.points_kind}", x=[p.steps for p in points],
-             y=[p.median_us for p in points], marker=_marker(style, comparison.points_kind == "published"), customdata=[p.samples for p in points],
-             error_y=dict(type="data", symmetric=False, array=[p.high_us - p.median_us for p in points],
-                          arrayminus=[p.median_us - p.low_us for p in points], thickness=1.2, width=3, color=style.colour),
-             hovertemplate=hover % (comparison.points_kind, ", %{customdata} samples")),
+        dict(
+            line,
+            name=f"{label}, predicted band",
+            x=lengths + lengths[::-1] if low else [],
+            y=high + low[::-1],
+            fill="toself",
+            line=dict(width=0, color=style.colour),
+            fillcolor=style.band,
+            hoverinfo="skip",
+        ),
+        dict(
+            line,
+            name=f"{label}, predicted",
+            x=lengths if middle else [],
+            y=middle,
+            line=dict(color=style.colour, width=2, dash="dash"),
+            hovertemplate=hover % ("predicted", ""),
+        ),
+        dict(
+            line,
+            name=f"{label}, fit",
+            x=lengths if fitted else [],
+            y=fitted,
+            line=dict(color=style.colour, width=2.2),
+            hovertemplate=hover % ("fit", ""),
+        ),
+        dict(
+            type="scatter",
+            mode="markers",
+            legendgroup=label,
+            name=f"{label}, {comparison.points_kind}",
+            x=[p.steps for p in points],
+            y=[p.median_us for p in points],
+            marker=_marker(style, comparison.points_kind == "published"),
+            customdata=[p.samples for p in points],
+            error_y=dict(
+                type="data",
+                symmetric=False,
+                array=[p.high_us - p.median_us for p in points],
+                arrayminus=[p.median_us - p.low_us for p in points],
+                thickness=1.2,
+                width=3,
+                color=style.colour,
+            ),
+            hovertemplate=hover % (comparison.points_kind, ", %{customdata} samples"),
+        ),
     ]
 
 
@@ -172,9 +260,20 @@ def _end_labels(comparisons: Sequence[Comparison], last: int, apart: float, top:
     """A label at the right end of each series, `apart` (powers of ten) from the next, none above `top`."""
     ends = sorted(((math.log10(_end_us(c, last)), c) for c in comparisons if _end_us(c, last)), key=lambda pair: pair[0])
     heights = spread([height for height, _ in ends], apart, top)
-    return [dict(x=1.01, xref="paper", y=height, yref="y", xanchor="left", showarrow=False, align="left", font=dict(color=style_of(comparison).words, size=13),
-                 text=f"<b>{comparison.label}</b><br><span style='font-size:12px'>{_end_text(comparison)}</span>")
-            for height, (_, comparison) in zip(heights, ends)]
+    return [
+        dict(
+            x=1.01,
+            xref="paper",
+            y=height,
+            yref="y",
+            xanchor="left",
+            showarrow=False,
+            align="left",
+            font=dict(color=style_of(comparison).words, size=13),
+            text=f"<b>{comparison.label}</b><br><span style='font-size:12px'>{_end_text(comparison)}</span>",
+        )
+        for height, (_, comparison) in zip(heights, ends)
+    ]
 
 
 def spread(rising: Sequence[float], apart: float, top: float) -> list[float]:
@@ -201,4 +300,8 @@ def _end_us(comparison: Comparison, last: int) -> float | None:
 def _end_text(comparison: Comparison) -> str:
     if is_fitted(comparison):
         return f"{format_us(comparison.fit.step_us)} a step, measured"
-    return f"{format_us(comparison.prediction.step_us)} a step, predicted" if comparison.prediction is not None else comparison.points_kind
+    return (
+        f"{format_us(comparison.prediction.step_us)} a step, predicted"
+        if comparison.prediction is not None
+        else comparison.points_kind
+    )

@@ -88,7 +88,7 @@ def build_ahead(case: WalkCase, cancel: threading.Event, log: Log) -> None:
     from cost_model.placement import plan
     from cost_model.terms import tiles_of
     from wts_lab.abi import WalkSpec
-    from wts_lab.build import build_walk
+    from wts_lab.build import build_walk, load_binding
     from wts_lab.walk import EXCHANGE_REPLICAS, device_gpu
 
     gpu = device_gpu(torch.device("cuda", 0))
@@ -96,8 +96,13 @@ def build_ahead(case: WalkCase, cancel: threading.Event, log: Log) -> None:
     placement = case.placement or plan(gpu, case.head, case.precision, case.mode, grid_blocks=blocks)
     major, minor = torch.cuda.get_device_capability(0)
     log(f"Building {case.label}.")
-    record = build_walk(WalkSpec.of(placement, rank=case.head.rank, precision=case.precision, replicas=EXCHANGE_REPLICAS),
-                        f"sm_{major}{minor}", log=log, cancel=cancel)
+    record = build_walk(
+        WalkSpec.of(placement, rank=case.head.rank, precision=case.precision, replicas=EXCHANGE_REPLICAS),
+        f"sm_{major}{minor}",
+        log=log,
+        cancel=cancel,
+    )
+    load_binding(log)
     log(f"Built: {record.registers_per_thread} registers a thread, {record.spill_bytes} bytes spilled.")
 
 
@@ -106,7 +111,9 @@ def replay(request: PanelRequest, records: Path | None = None, *, pace_s: float 
 
     Raises NothingRecorded, which lists what there is, when no record fits the request.
     """
-    recording = recorded_rows(request.load_gpu(), request.load_head(), ways_of(request), request.l2_state, max_steps=request.steps, records=records)
+    recording = recorded_rows(
+        request.load_gpu(), request.load_head(), ways_of(request), request.l2_state, max_steps=request.steps, records=records
+    )
     recorded = recording.rows
 
     def rows(cancel: threading.Event, log: Log) -> Iterator[Row]:
@@ -122,7 +129,9 @@ def replay(request: PanelRequest, records: Path | None = None, *, pace_s: float 
 class BackgroundRun:
     """A thread that pulls a source.  All callbacks are called in that thread, `on_end` last and exactly once."""
 
-    def __init__(self, source: RowSource, *, on_row: Callable[[Row, int], None], on_log: Log, on_end: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self, source: RowSource, *, on_row: Callable[[Row, int], None], on_log: Log, on_end: Callable[[Outcome], None]
+    ) -> None:
         self.source = source
         self._on_row, self._on_log, self._on_end = on_row, on_log, on_end
         self._cancel = threading.Event()

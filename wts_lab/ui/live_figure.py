@@ -76,7 +76,9 @@ class StaticFigure:
 
         self.figure = go.Figure()
         self.output = widgets.Output()
-        self.note = widgets.HTML(f"<small>Static figure: live ones do not work here ({html.escape(reason)}). Install anywidget and reload the page.</small>")
+        self.note = widgets.HTML(
+            f"<small>Static figure: live ones do not work here ({html.escape(reason)}). Install anywidget and reload the page.</small>"
+        )
         self.widget = widgets.VBox([self.note, self.output])
 
     def show(self, spec: Spec) -> None:

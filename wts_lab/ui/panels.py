@@ -66,19 +66,26 @@ class Handles:
         return self.run.wait(timeout_s)
 
 
-def quickstart_panel(request: PanelRequest | None = None, *, records: Path | None = None, out: Path | str = "out/records",
-                     is_live: bool | None = None, pace_s: float = 0.06, repeats: int = 100) -> tuple[ipywidgets.Widget, Handles]:
+def quickstart_panel(
+    request: PanelRequest | None = None,
+    *,
+    records: Path | None = None,
+    out: Path | str = "out/records",
+    is_live: bool | None = None,
+    pace_s: float = 0.06,
+    repeats: int = 100,
+) -> tuple[ipywidgets.Widget, Handles]:
     """Build the panel.
 
     Args:
-        request: what to show first; the default request otherwise.
+        request: what to show first; by default the usual head on the GPU here, or on an H200.
         records: folder of recorded runs to replay; those that ship with the lab by default.
         out: folder where a live run writes its record.
         is_live: True launches kernels and complains where it cannot; False replays; None does what this machine allows.
         pace_s: seconds between replayed rows.
         repeats: timed calls a point in a live run.
     """
-    request = request or PanelRequest()
+    request = request or _first_request(is_live)
     handles = _make_handles(request)
     actions = _Actions(handles, records, Path(out), is_live, pace_s, repeats)
     for name, control in handles.controls.items():
@@ -89,28 +96,50 @@ def quickstart_panel(request: PanelRequest | None = None, *, records: Path | Non
     return _arrange(handles), handles
 
 
+def _first_request(is_live: bool | None) -> PanelRequest:
+    """The default request, about the GPU in this machine where that can be used and is in the catalogue."""
+    device = None if is_live is False else study.capable_device()
+    here = study.recognise(device).id if device is not None else None
+    return PanelRequest(gpu=here) if here in describe()["gpu"].choices else PanelRequest()
+
+
 def _make_handles(request: PanelRequest) -> Handles:
     import ipywidgets as widgets
 
     controls = {name: make_control(spec, getattr(request, name)) for name, spec in describe().items()}
     return Handles(
         controls=controls,
-        run_button=widgets.Button(description="Run", icon="play", button_style="success", tooltip="Launch the walk, or replay its recorded run"),
-        cancel_button=widgets.Button(description="Cancel", icon="stop", disabled=True, tooltip="End the run after the point in hand"),
+        run_button=widgets.Button(
+            description="Run", icon="play", button_style="success", tooltip="Launch the walk, or replay its recorded run"
+        ),
+        cancel_button=widgets.Button(
+            description="Cancel", icon="stop", disabled=True, tooltip="End the run after the point in hand"
+        ),
         progress=widgets.IntProgress(min=0, max=1, value=0, layout=widgets.Layout(width="220px")),
         status=widgets.HTML(value="Nothing was run yet."),
         message=widgets.HTML(),
-        log=widgets.Textarea(disabled=True, rows=5, placeholder="Build and run messages appear here.", layout=widgets.Layout(width="98%")),
+        log=widgets.Textarea(
+            disabled=True, rows=5, placeholder="Build and run messages appear here.", layout=widgets.Layout(width="98%")
+        ),
         summary=widgets.HTML(),
-        call_figure=hold_figure(), terms_figure=hold_figure(), tiers_figure=hold_figure(), request=request)
+        call_figure=hold_figure(),
+        terms_figure=hold_figure(),
+        tiers_figure=hold_figure(),
+        request=request,
+    )
 
 
 def make_control(spec: FieldSpec, value: object) -> ipywidgets.Widget:
     """The widget for a field: a list of choices, a slider, or a bounded number; caption and help come from the spec."""
     import ipywidgets as widgets
 
-    common = dict(description=spec.caption, tooltip=f"{spec.help} Allowed: {spec.allowed}.", value=value,
-                  style=dict(description_width="132px"), layout=widgets.Layout(width="340px"))
+    common = dict(
+        description=spec.caption,
+        tooltip=f"{spec.help} Allowed: {spec.allowed}.",
+        value=value,
+        style=dict(description_width="132px"),
+        layout=widgets.Layout(width="340px"),
+    )
     if spec.choices is not None:
         return widgets.Dropdown(options=list(spec.choices), **common)
     bounds = dict(min=spec.minimum, max=spec.maximum, step=spec.multiple_of)
@@ -122,10 +151,20 @@ def _arrange(handles: Handles) -> ipywidgets.Widget:
     import ipywidgets as widgets
 
     buttons = widgets.HBox([handles.run_button, handles.cancel_button])
-    left = widgets.VBox([*handles.controls.values(), buttons, handles.progress, handles.status, handles.message, handles.summary],
-                        layout=widgets.Layout(width="370px", min_width="370px"))
-    right = widgets.VBox([handles.call_figure.widget, handles.terms_figure.widget], layout=widgets.Layout(flex="1 1 auto", min_width="0"))
-    return widgets.VBox([widgets.HBox([left, right]), handles.tiers_figure.widget, widgets.Accordion([handles.log], titles=["Messages of the run"])])
+    left = widgets.VBox(
+        [*handles.controls.values(), buttons, handles.progress, handles.status, handles.message, handles.summary],
+        layout=widgets.Layout(width="370px", min_width="370px"),
+    )
+    right = widgets.VBox(
+        [handles.call_figure.widget, handles.terms_figure.widget], layout=widgets.Layout(flex="1 1 auto", min_width="0")
+    )
+    return widgets.VBox(
+        [
+            widgets.HBox([left, right]),
+            handles.tiers_figure.widget,
+            widgets.Accordion([handles.log], titles=["Messages of the run"]),
+        ]
+    )
 
 
 def write_record(rows: Sequence[live.Row], out: Path) -> Path:
@@ -149,7 +188,11 @@ def fit_table(comparisons: Sequence[Comparison]) -> str:
             continue
         interval = format_interval_us(each.fit.step_us_low, each.fit.step_us_high)
         shown = (each.label, format_us(each.fit.step_us), format_us(each.prediction.step_us), format_us(each.fit.entry_us))
-        rows.append("<tr>" + "".join(f"<td style='padding:3px 6px 0;white-space:nowrap'>{html.escape(text)}</td>" for text in shown) + "</tr>")
+        rows.append(
+            "<tr>"
+            + "".join(f"<td style='padding:3px 6px 0;white-space:nowrap'>{html.escape(text)}</td>" for text in shown)
+            + "</tr>"
+        )
         quiet = html.escape(" · ".join(text for text in (f"95 % interval of the step: {interval}", each.fit.reason) if text))
         rows.append(f"<tr><td colspan=4 style='padding:0 6px 4px;color:{figures.QUIET}'>{quiet}</td></tr>")
     return f"<table style='font-size:12.5px;line-height:1.35'><tr>{titles}</tr>{''.join(rows)}</table>" if rows else ""
@@ -158,10 +201,13 @@ def fit_table(comparisons: Sequence[Comparison]) -> str:
 class _Actions:
     """What the controls and buttons do: each edits the request or the run, calls one function, shows one result."""
 
-    def __init__(self, handles: Handles, records: Path | None, out: Path, is_live: bool | None, pace_s: float, repeats: int) -> None:
+    def __init__(
+        self, handles: Handles, records: Path | None, out: Path, is_live: bool | None, pace_s: float, repeats: int
+    ) -> None:
         self.handles, self.records, self.out = handles, records, out
         self.is_live, self.pace_s, self.repeats = is_live, pace_s, repeats
         self._is_syncing = False
+        self._predicted: tuple[Comparison, ...] = ()
 
     def change(self, name: str, value: object) -> None:
         """A control changed: make the new request and show it, or say what is wrong and leave the figures alone."""
@@ -179,24 +225,27 @@ class _Actions:
         """Bring the controls in line with the request and draw its predictions."""
         with self.handles._lock:
             self._sync_controls()
-            request = self.handles.request
+            request, self._predicted = self.handles.request, ()
             try:
                 head, gpu = request.load_head(), request.load_gpu()
-                self.handles.comparisons = compare.predicted_comparisons(gpu, head, request.workload(), live.ways_of(request))
+                predicted = compare.predicted_comparisons(gpu, head, request.workload(), live.ways_of(request))
+                tiers = compare.tiers_of(gpu, head, predicted[0])
             except BadInput as error:
                 self._say(str(error), is_error=True)
                 return
+            self._predicted = self.handles.comparisons = predicted
             self._say("")
             self.handles.summary.value = ""
             self._draw()
-            first = self.handles.comparisons[0]
-            self.handles.tiers_figure.show(memory_tiers_spec(compare.tiers_of(gpu, head, first), title=f"Where the matrix sits: {first.label}"))
+            self.handles.tiers_figure.show(memory_tiers_spec(tiers, title=f"Where the matrix sits: {predicted[0].label}"))
 
     def _sync_controls(self) -> None:
         request, controls = self.handles.request, self.handles.controls
         self._is_syncing = True
         try:
-            controls["precision"].options = list(PRECISIONS_BY_MODE[request.mode])
+            allowed = PRECISIONS_BY_MODE[request.mode]
+            if tuple(controls["precision"].options) != allowed:
+                controls["precision"].options = allowed
             for name, control in controls.items():
                 if control.value != getattr(request, name):
                     control.value = getattr(request, name)
@@ -209,7 +258,11 @@ class _Actions:
         """Both figures of times from the comparisons in hand."""
         request, comparisons, self.handles.source = self.handles.request, self.handles.comparisons, source
         title = f"Call time <span style='font-weight:normal;font-size:14px'>{html.escape(source)}</span>"
-        self.handles.call_figure.show(figures.call_time_spec(comparisons, steps=request.steps, title=title, height_px=460, subtitle=figures.SHORT_LINE_WORDS))
+        self.handles.call_figure.show(
+            figures.call_time_spec(
+                comparisons, steps=request.steps, title=title, height_px=460, subtitle=figures.SHORT_LINE_WORDS
+            )
+        )
         self.handles.terms_figure.show(step_terms_spec(comparisons, subtitle=SHORT_BAR_WORDS))
 
     def start(self) -> None:
@@ -217,34 +270,44 @@ class _Actions:
         handles = self.handles
         if handles.run is not None and handles.run.is_running:
             return
+        if not self._predicted:
+            return  # the message says why this request has no prediction, and so nothing to set a run beside
         self._say("")
-        handles.log.value, handles.record_path = "", None
+        handles.log.value, handles.summary.value, handles.record_path = "", "", None
         try:
             source = self._source()
         except (BadInput, RuntimeError) as error:
             self._say(str(error), is_error=True)
             return
         self._set_running(True, source)
-        base = handles.comparisons
         seen: list[live.Row] = []
 
         def on_row(row: live.Row, count: int) -> None:
             seen.append(row)
             with handles._lock:
-                handles.comparisons = compare.with_points(base, seen)
+                handles.comparisons = compare.with_points(self._predicted, seen)
                 self._draw(source.label)
             handles.progress.value = count
             handles.status.value = f"{count} of {source.total} points, {handles.run.elapsed_s:.0f} s"
 
-        handles.run = live.BackgroundRun(source, on_row=on_row, on_log=self._append_log, on_end=lambda outcome: self._finish(source, outcome))
+        handles.run = live.BackgroundRun(
+            source, on_row=on_row, on_log=self._append_log, on_end=lambda outcome: self._finish(source, outcome)
+        )
         handles.run.start()
 
     def _source(self) -> live.RowSource:
-        device = study.capable_device() if self.is_live in (None, True) else None
+        """The kernels where the GPU here is the chosen one (or must be, when `is_live`), else the chosen GPU's recorded run."""
+        chosen = self.handles.request.gpu
+        device = None if self.is_live is False else study.capable_device()
         if device is None and self.is_live:
             raise study.no_device()
-        if device is not None:
+        here = study.recognise(device).id if device is not None else None
+        if here == chosen:
             return live.launch(self.handles.request, device, repeats=self.repeats)
+        if self.is_live:
+            raise study.NoDevice(f"the GPU here is {here}, and {chosen} is chosen; choose {here} to launch the walk on it")
+        if here is not None:
+            self._append_log(f"The GPU here is {here}; {chosen} is chosen, so its recorded run is replayed.")
         return live.replay(self.handles.request, self.records, pace_s=self.pace_s)
 
     def cancel(self) -> None:
@@ -264,7 +327,9 @@ class _Actions:
             handles.status.value = f"{outcome.status.capitalize()}: {len(outcome.rows)} points in {outcome.elapsed_s:.1f} s. {html.escape(source.label)}"
         except Exception as error:  # shown where the user looks; the button works again
             self._say(f"{type(error).__name__}: {error}", is_error=True)
-            handles.status.value = f"Failed after {len(outcome.rows)} points. Change the request or the machine, then press Run again."
+            handles.status.value = (
+                f"Failed after {len(outcome.rows)} points. Change the request or the machine, then press Run again."
+            )
         finally:
             self._set_running(False)
 
@@ -274,7 +339,7 @@ class _Actions:
             handles.record_path = write_record(outcome.rows, self.out)
             self._append_log(f"Wrote {handles.record_path}.")
         with handles._lock:
-            handles.comparisons = compare.with_fits(handles.comparisons, outcome.rows)
+            handles.comparisons = compare.with_fits(self._predicted, outcome.rows)
             self._draw(source.label)
             handles.summary.value = fit_table(handles.comparisons)
 
@@ -292,4 +357,6 @@ class _Actions:
 
     def _say(self, text: str, is_error: bool = False) -> None:
         colour = "#b42318" if is_error else figures.QUIET
-        self.handles.message.value = f"<div style='color:{colour};line-height:1.35;max-width:340px'>{html.escape(text)}</div>" if text else ""
+        self.handles.message.value = (
+            f"<div style='color:{colour};line-height:1.35;max-width:340px'>{html.escape(text)}</div>" if text else ""
+        )

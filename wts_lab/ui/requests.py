@@ -94,30 +94,66 @@ def _head_choices() -> tuple[str, ...]:
 class PanelRequest:
     """One question to the lab: this GPU, this head, this way of walking it."""
 
-    gpu: str = _spec("h200-sxm", label="GPU", choices=_gpu_choices, help="The GPU to predict for; a live run uses the one in this machine.")
-    head: str = _spec(OWN_SIZES, label="Draft head", choices=_head_choices,
-                      help="A released checkpoint's shape, or your own vocabulary and rank.")
-    vocab_size: int = _spec(151_936, label="Vocabulary", unit="tokens", minimum=1, maximum=MAX_VOCAB_SIZE,
-                            help="Rows of the projection W2: how many tokens the draft head scores at each step.")
-    rank: int = _spec(256, label="Rank", unit="elements", minimum=RANK_MULTIPLE, maximum=MAX_RANK, multiple_of=RANK_MULTIPLE,
-                      help="Columns of W2: length of the vector projected at each step.")
-    mode: str = _spec("resident", label="Mode", choices=MODES,
-                      help="resident: W2 stays in registers and shared memory; streaming: one kernel, W2 re-read each step; "
-                           "stepwise: a sequence of kernels a step, as engines do.")
-    precision: str = _spec("int8x2", label="Precision", choices=PRECISIONS,
-                           help="int8x2: int8 weights with the latent split in two int8 vectors; bf16: weights as trained.")
-    l2_state: str = _spec("warm", label="L2 state", choices=L2_STATES,
-                          help="warm: back-to-back calls; serving: weights cold, base logits just written, as in a draft round; cold: all flushed.")
-    steps: int = _spec(16, label="Walk length", unit="steps", minimum=1, maximum=MAX_STEPS,
-                       help="Tokens drafted one after another in a call.")
+    gpu: str = _spec(
+        "h200-sxm", label="GPU", choices=_gpu_choices, help="The GPU to predict for; a live run uses the one in this machine."
+    )
+    head: str = _spec(
+        OWN_SIZES,
+        label="Draft head",
+        choices=_head_choices,
+        help="A released checkpoint's shape, or your own vocabulary and rank.",
+    )
+    vocab_size: int = _spec(
+        151_936,
+        label="Vocabulary",
+        unit="tokens",
+        minimum=1,
+        maximum=MAX_VOCAB_SIZE,
+        help="Rows of the projection W2: how many tokens the draft head scores at each step.",
+    )
+    rank: int = _spec(
+        256,
+        label="Rank",
+        unit="elements",
+        minimum=RANK_MULTIPLE,
+        maximum=MAX_RANK,
+        multiple_of=RANK_MULTIPLE,
+        help="Columns of W2: length of the vector projected at each step.",
+    )
+    mode: str = _spec(
+        "resident",
+        label="Mode",
+        choices=MODES,
+        help="resident: W2 stays in registers and shared memory; streaming: one kernel, W2 re-read each step; "
+        "stepwise: a sequence of kernels a step, as engines do.",
+    )
+    precision: str = _spec(
+        "int8x2",
+        label="Precision",
+        choices=PRECISIONS,
+        help="int8x2: int8 weights with the latent split in two int8 vectors; bf16: weights as trained.",
+    )
+    l2_state: str = _spec(
+        "warm",
+        label="L2 state",
+        choices=L2_STATES,
+        help="warm: back-to-back calls; serving: weights cold, base logits just written, as in a draft round; cold: all flushed.",
+    )
+    steps: int = _spec(
+        16, label="Walk length", unit="steps", minimum=1, maximum=MAX_STEPS, help="Tokens drafted one after another in a call."
+    )
 
     def __post_init__(self) -> None:
         for name, spec in describe().items():
             _check_field(spec, getattr(self, name))
         allowed = PRECISIONS_BY_MODE[self.mode]
         if self.precision not in allowed:
-            raise RequestError("precision", self.precision, f"{' or '.join(allowed)} when mode is {self.mode}",
-                               f"Choose {allowed[0]}, or another mode.")
+            raise RequestError(
+                "precision",
+                self.precision,
+                f"{' or '.join(allowed)} when mode is {self.mode}",
+                f"Choose {allowed[0]}, or another mode.",
+            )
 
     def load_gpu(self) -> Gpu:
         """The chosen GPU with its calibration where there is one."""

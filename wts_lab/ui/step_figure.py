@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cost_model.units import format_interval_us, format_us
-from wts_lab.ui.figures import INK, LINE, PAPER, QUIET, Spec, axis, draw, heading, is_fitted, layout
+from wts_lab.ui.figures import INK, PAPER, QUIET, Spec, axis, draw, heading, is_fitted, layout
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -17,9 +17,19 @@ if TYPE_CHECKING:
     from wts_lab.comparison import Comparison
 
 TERM_COLOURS = {
-    "latent": "#56B4E9", "products": "#D55E00", "shared_read": "#CC79A7", "stream": "#E69F00", "epilogue": "#F0E442",
-    "block_reduction": "#999999", "exchange": "#0072B2", "overhead": "#c9ced6",
-    "launch": "#56B4E9", "byte_floor": "#E69F00", "projection_excess": "#F3C969", "selection": "#009E73", "sampling": "#CC79A7",
+    "latent": "#56B4E9",
+    "products": "#D55E00",
+    "shared_read": "#CC79A7",
+    "stream": "#E69F00",
+    "epilogue": "#F0E442",
+    "block_reduction": "#999999",
+    "exchange": "#0072B2",
+    "overhead": "#c9ced6",
+    "launch": "#56B4E9",
+    "byte_floor": "#E69F00",
+    "projection_excess": "#F3C969",
+    "selection": "#009E73",
+    "sampling": "#CC79A7",
 }
 """Colour of each term of the cost model; a memory read is orange in every mode."""
 
@@ -38,27 +48,69 @@ def step_terms_figure(comparisons: Sequence[Comparison], *, title: str = "Where 
     return draw(step_terms_spec(comparisons, title=title))
 
 
-def step_terms_spec(comparisons: Sequence[Comparison], *, title: str = "Where a step's time goes", subtitle: str = BAR_WORDS) -> Spec:
+def step_terms_spec(
+    comparisons: Sequence[Comparison], *, title: str = "Where a step's time goes", subtitle: str = BAR_WORDS
+) -> Spec:
     """The spec of `step_terms_figure`; series without a prediction have no terms and are left out."""
     groups = _by_scale([each for each in comparisons if each.prediction is not None])
     height_px = TOP_PX + BOTTOM_PX + sum(ROW_PX * len(group) for group in groups) + AXIS_PX * max(len(groups) - 1, 0)
-    spec = dict(data=[], layout=layout(
-        max(height_px, 220), title=heading(title, subtitle), barmode="stack", bargap=0, margin=dict(l=172, r=30, t=TOP_PX, b=BOTTOM_PX), showlegend=True,
-        legend=dict(orientation="h", traceorder="normal", yref="container", y=0.01, yanchor="bottom", x=0, font=dict(size=12))))
+    spec = dict(
+        data=[],
+        layout=layout(
+            max(height_px, 220),
+            title=heading(title, subtitle),
+            barmode="stack",
+            bargap=0,
+            margin=dict(l=172, r=30, t=TOP_PX, b=BOTTOM_PX),
+            showlegend=True,
+            legend=dict(
+                orientation="h", traceorder="normal", yref="container", y=0.01, yanchor="bottom", x=0, font=dict(size=12)
+            ),
+        ),
+    )
     inner_px, top, named = height_px - TOP_PX - BOTTOM_PX, 1.0, set()
     for number, group in enumerate(groups):
         suffix = "" if number == 0 else str(number + 1)
         bottom = top - ROW_PX * len(group) / inner_px
-        spec["layout"]["xaxis" + suffix] = axis("time of one step [µs]", anchor="y" + suffix, range=[0, 1.16 * max(_longest_us(each) for each in group)])
-        spec["layout"]["yaxis" + suffix] = axis(anchor="x" + suffix, domain=[max(bottom, 0.0), top], tickvals=list(range(len(group))), showgrid=False,
-                                                ticks="", ticktext=[f"<b>{each.label}</b> " for each in group], range=[len(group) - 0.38, -0.45])
+        spec["layout"]["xaxis" + suffix] = axis(
+            "time of one step [µs]", anchor="y" + suffix, range=[0, 1.16 * max(_longest_us(each) for each in group)]
+        )
+        spec["layout"]["yaxis" + suffix] = axis(
+            anchor="x" + suffix,
+            domain=[max(bottom, 0.0), top],
+            tickvals=list(range(len(group))),
+            showgrid=False,
+            ticks="",
+            ticktext=[f"<b>{each.label}</b> " for each in group],
+            range=[len(group) - 0.38, -0.45],
+        )
         top = bottom - AXIS_PX / inner_px
         for trace in (*_term_traces(group), *_measured_traces(group), _floor_trace(group)):
-            spec["data"].append({**trace, "xaxis": "x" + suffix, "yaxis": "y" + suffix, "showlegend": trace.get("showlegend", True) and trace["name"] not in named})
+            spec["data"].append(
+                {
+                    **trace,
+                    "xaxis": "x" + suffix,
+                    "yaxis": "y" + suffix,
+                    "showlegend": trace.get("showlegend", True) and trace["name"] not in named,
+                }
+            )
             named.add(trace["name"])
     if not groups:
-        spec["layout"].update(xaxis=dict(visible=False), yaxis=dict(visible=False), annotations=[
-            dict(text="No prediction to take apart.", showarrow=False, font=dict(size=15, color=QUIET), x=0.5, y=0.5, xref="paper", yref="paper")])
+        spec["layout"].update(
+            xaxis=dict(visible=False),
+            yaxis=dict(visible=False),
+            annotations=[
+                dict(
+                    text="No prediction to take apart.",
+                    showarrow=False,
+                    font=dict(size=15, color=QUIET),
+                    x=0.5,
+                    y=0.5,
+                    xref="paper",
+                    yref="paper",
+                )
+            ],
+        )
     return spec
 
 
@@ -69,7 +121,7 @@ def _by_scale(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     shortest_us = min(each.prediction.step_us for each in comparisons)
     ordered = sorted(comparisons, key=lambda each: -each.prediction.step_us)
     long = [each for each in ordered if each.prediction.step_us > OWN_AXIS_FROM * shortest_us]
-    return [group for group in (long, ordered[len(long):]) if group]
+    return [group for group in (long, ordered[len(long) :]) if group]
 
 
 def _longest_us(comparison: Comparison) -> float:
@@ -88,11 +140,25 @@ def _term_traces(group: Sequence[Comparison]) -> list[Spec]:
         if not rows:
             continue
         words, colour = term_words(name), TERM_COLOURS.get(name, OTHER_TERM_COLOUR)
-        traces.append(dict(
-            type="bar", name=words, orientation="h", y=[place for place, _ in rows], x=[term.exposed_us for _, term in rows], width=0.46,
-            marker=dict(color=colour, line=dict(color=PAPER, width=1.5)), text=[_segment_text(words, term.exposed_us, longest_us) for _, term in rows],
-            textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none", textfont=dict(size=12, color=_text_on(colour)),
-            customdata=[term.resource for _, term in rows], hovertemplate=f"{words}: %{{x:.2f}} µs<br>bound by %{{customdata}}<extra></extra>"))
+        traces.append(
+            dict(
+                type="bar",
+                name=words,
+                orientation="h",
+                y=[place for place, _ in rows],
+                x=[term.exposed_us for _, term in rows],
+                width=0.46,
+                marker=dict(color=colour, line=dict(color=PAPER, width=1.5)),
+                text=[_segment_text(words, term.exposed_us, longest_us) for _, term in rows],
+                textposition="inside",
+                insidetextanchor="middle",
+                textangle=0,
+                constraintext="none",
+                textfont=dict(size=12, color=_text_on(colour)),
+                customdata=[term.resource for _, term in rows],
+                hovertemplate=f"{words}: %{{x:.2f}} µs<br>bound by %{{customdata}}<extra></extra>",
+            )
+        )
     return traces
 
 
@@ -111,7 +177,7 @@ def _segment_text(words: str, us: float, longest_us: float) -> str:
 
 def _text_on(colour: str) -> str:
     """White on dark colours, ink on light ones (relative luminance of the sRGB triple, Rec. 709 weights)."""
-    red, green, blue = (int(colour[place:place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return PAPER if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 140 else INK
 
 
@@ -119,14 +185,40 @@ def _measured_traces(group: Sequence[Comparison]) -> tuple[Spec, Spec]:
     """A thin dark bar under each prediction with the fitted step and its interval, and its value in words right of it."""
     rows = [(place + 0.36, each.fit) for place, each in enumerate(group) if is_fitted(each)]
     heights, steps_us = [height for height, _ in rows], [fit.step_us for _, fit in rows]
-    bar = dict(type="bar", name="measured", orientation="h", base=0, y=heights, x=steps_us, width=0.14, marker=dict(color=INK),
-               hovertext=[format_interval_us(fit.step_us_low, fit.step_us_high) for _, fit in rows],
-               hovertemplate="measured %{x:.2f} µs a step<br>interval %{hovertext}<extra></extra>",
-               error_x=dict(type="data", symmetric=False, thickness=1.4, width=4, color="#D55E00",
-                            array=[fit.step_us_high - fit.step_us for _, fit in rows], arrayminus=[fit.step_us - fit.step_us_low for _, fit in rows]))
-    words = dict(type="scatter", name="measured value", x=[fit.step_us_high for _, fit in rows], y=heights, mode="text", textposition="middle right",
-                 cliponaxis=False, hoverinfo="skip", showlegend=False, text=[f"  measured {format_us(fit.step_us)}" for _, fit in rows],
-                 textfont=dict(size=12, color=INK))
+    bar = dict(
+        type="bar",
+        name="measured",
+        orientation="h",
+        base=0,
+        y=heights,
+        x=steps_us,
+        width=0.14,
+        marker=dict(color=INK),
+        hovertext=[format_interval_us(fit.step_us_low, fit.step_us_high) for _, fit in rows],
+        hovertemplate="measured %{x:.2f} µs a step<br>interval %{hovertext}<extra></extra>",
+        error_x=dict(
+            type="data",
+            symmetric=False,
+            thickness=1.4,
+            width=4,
+            color="#D55E00",
+            array=[fit.step_us_high - fit.step_us for _, fit in rows],
+            arrayminus=[fit.step_us - fit.step_us_low for _, fit in rows],
+        ),
+    )
+    words = dict(
+        type="scatter",
+        name="measured value",
+        x=[fit.step_us_high for _, fit in rows],
+        y=heights,
+        mode="text",
+        textposition="middle right",
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+        text=[f"  measured {format_us(fit.step_us)}" for _, fit in rows],
+        textfont=dict(size=12, color=INK),
+    )
     return bar, words
 
 
@@ -138,5 +230,12 @@ def _floor_trace(group: Sequence[Comparison]) -> Spec:
         floor_us = comparison.prediction.floor_step_us
         xs += [floor_us, floor_us, None]
         ys += [place - 0.36, place + 0.48, None]
-    return dict(type="scatter", name="physical floor", x=xs, y=ys, mode="lines", line=dict(color=INK, width=2, dash="dot"),
-                hovertemplate="physical floor %{x:.2f} µs<extra></extra>")
+    return dict(
+        type="scatter",
+        name="physical floor",
+        x=xs,
+        y=ys,
+        mode="lines",
+        line=dict(color=INK, width=2, dash="dot"),
+        hovertemplate="physical floor %{x:.2f} µs<extra></extra>",
+    )

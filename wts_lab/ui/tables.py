@@ -19,11 +19,29 @@ def prediction_table(prediction: Prediction) -> pandas.DataFrame:
     import pandas
 
     steps = prediction.workload.steps
-    rows = [("entry", format_us(prediction.entry_us), format_interval_us(prediction.entry_us_low, prediction.entry_us_high), format_us(prediction.floor_entry_us), ""),
-            ("step", format_us(prediction.step_us), format_interval_us(prediction.step_us_low, prediction.step_us_high), format_us(prediction.floor_step_us), ""),
-            (f"call of {steps} steps", format_us(prediction.call_us()), "", "", "")]
-    rows += [(f"{part}: {name.replace('_', ' ')}", format_us(term.exposed_us), "", "", term.resource)
-             for part, terms in prediction.terms.items() for name, term in terms.items() if term.exposed_us > 0]
+    rows = [
+        (
+            "entry",
+            format_us(prediction.entry_us),
+            format_interval_us(prediction.entry_us_low, prediction.entry_us_high),
+            format_us(prediction.floor_entry_us),
+            "",
+        ),
+        (
+            "step",
+            format_us(prediction.step_us),
+            format_interval_us(prediction.step_us_low, prediction.step_us_high),
+            format_us(prediction.floor_step_us),
+            "",
+        ),
+        (f"call of {steps} steps", format_us(prediction.call_us()), "", "", ""),
+    ]
+    rows += [
+        (f"{part}: {name.replace('_', ' ')}", format_us(term.exposed_us), "", "", term.resource)
+        for part, terms in prediction.terms.items()
+        for name, term in terms.items()
+        if term.exposed_us > 0
+    ]
     return pandas.DataFrame(rows, columns=["what", "time", "95 % interval", "physical floor", "bound by"]).set_index("what")
 
 
@@ -33,10 +51,19 @@ def decision_table(decision: Decision) -> pandas.io.formats.style.Styler:
 
     settings = decision.settings
     placement = settings.placement
-    rows = [("verdict", decision.verdict), ("mode", settings.mode), ("precision", settings.precision or settings.engine_path or "n/a")]
+    rows = [
+        ("verdict", decision.verdict),
+        ("mode", settings.mode),
+        ("precision", settings.precision or settings.engine_path or "n/a"),
+    ]
     if placement is not None:
-        rows.append(("placement of a block", f"{placement.warps} warps; tiles: {placement.register_tiles} in registers, {placement.shared_tiles} in shared memory, "
-                                             f"{placement.streamed_tiles} streamed"))
+        rows.append(
+            (
+                "placement of a block",
+                f"{placement.warps} warps; tiles: {placement.register_tiles} in registers, {placement.shared_tiles} in shared memory, "
+                f"{placement.streamed_tiles} streamed",
+            )
+        )
     rows += [("more device memory", format_bytes(settings.extra_memory_bytes)), ("L2 state", settings.l2_state)]
     rows += [(f"reason {number}", reason) for number, reason in enumerate(decision.reasons, start=1)]
     wrapped = {"text-align": "left", "white-space": "normal", "max-width": "60em"}
@@ -47,11 +74,30 @@ def step_cost_table(study: StudyResult) -> pandas.DataFrame:
     """Every way of walking of the studied heads: fitted step and entry beside their predictions."""
     import pandas
 
-    rows = [(each.shape_label, each.l2_state, each.label, format_us(fit.step_us if fit else None),
-             format_interval_us(fit.step_us_low, fit.step_us_high) if fit else "n/a",
-             format_us(each.prediction.step_us if each.prediction else None),
-             format_percent(each.prediction.step_us / fit.step_us - 1) if fit and each.prediction else "n/a",
-             format_us(fit.entry_us if fit else None), format_us(each.prediction.entry_us if each.prediction else None))
-            for each in study.comparisons for fit in [each.fit if each.fit is not None and each.fit.usable else None]]
-    titles = ["head", "L2", "way", "step, measured", "95 % interval", "step, predicted", "error", "entry, measured", "entry, predicted"]
+    rows = [
+        (
+            each.shape_label,
+            each.l2_state,
+            each.label,
+            format_us(fit.step_us if fit else None),
+            format_interval_us(fit.step_us_low, fit.step_us_high) if fit else "n/a",
+            format_us(each.prediction.step_us if each.prediction else None),
+            format_percent(each.prediction.step_us / fit.step_us - 1) if fit and each.prediction else "n/a",
+            format_us(fit.entry_us if fit else None),
+            format_us(each.prediction.entry_us if each.prediction else None),
+        )
+        for each in study.comparisons
+        for fit in [each.fit if each.fit is not None and each.fit.usable else None]
+    ]
+    titles = [
+        "head",
+        "L2",
+        "way",
+        "step, measured",
+        "95 % interval",
+        "step, predicted",
+        "error",
+        "entry, measured",
+        "entry, predicted",
+    ]
     return pandas.DataFrame(rows, columns=titles).set_index(titles[:3])

@@ -38,45 +38,105 @@ def memory_tiers_spec(tiers: Sequence[Tier], *, title: str = "Where the matrix s
     largest = max(below_hbm, *(max(tier.kept_bytes, tier.at_rest_bytes) for tier in chip))
     chip_end = largest / BYTES_PER_MIB * CHIP_AXIS_HEADROOM
     subtitle = "filled: W2 read from here in every step · hatched: at rest, read when a walk begins · dotted: landing space · outline: capacity, to scale"
-    titles = [dict(text=text, x=domain[0], y=1.12, xref="paper", yref="paper", xanchor="left", showarrow=False, font=dict(size=14, color=INK))
-              for text, domain in (("one block = one multiprocessor", BLOCK_DOMAIN), ("whole chip", CHIP_DOMAIN))]
+    titles = [
+        dict(
+            text=text,
+            x=domain[0],
+            y=1.12,
+            xref="paper",
+            yref="paper",
+            xanchor="left",
+            showarrow=False,
+            font=dict(size=14, color=INK),
+        )
+        for text, domain in (("one block = one multiprocessor", BLOCK_DOMAIN), ("whole chip", CHIP_DOMAIN))
+    ]
     return dict(
         data=_bars(block, BYTES_PER_KIB, block_end, "") + _bars(chip, BYTES_PER_MIB, chip_end, "2"),
-        layout=layout(height_px, barmode="overlay", showlegend=False, margin=dict(l=150, r=40, t=116, b=60), title=heading(title, subtitle),
-                      annotations=titles + _notes(block, BYTES_PER_KIB, block_end, "") + _notes(chip, BYTES_PER_MIB, chip_end, "2"),
-                      xaxis=axis("size [KiB]", range=[0, block_end], domain=list(BLOCK_DOMAIN), anchor="y"), yaxis=_names(block, "x"),
-                      xaxis2=axis("size [MiB]", range=[0, chip_end], domain=list(CHIP_DOMAIN), anchor="y2"), yaxis2=_names(chip, "x2")))
+        layout=layout(
+            height_px,
+            barmode="overlay",
+            showlegend=False,
+            margin=dict(l=150, r=40, t=116, b=60),
+            title=heading(title, subtitle),
+            annotations=titles + _notes(block, BYTES_PER_KIB, block_end, "") + _notes(chip, BYTES_PER_MIB, chip_end, "2"),
+            xaxis=axis("size [KiB]", range=[0, block_end], domain=list(BLOCK_DOMAIN), anchor="y"),
+            yaxis=_names(block, "x"),
+            xaxis2=axis("size [MiB]", range=[0, chip_end], domain=list(CHIP_DOMAIN), anchor="y2"),
+            yaxis2=_names(chip, "x2"),
+        ),
+    )
 
 
 def _names(tiers: Sequence[Tier], anchor: str) -> Spec:
     """The axis that names the tiers, first on top."""
-    return axis(anchor=anchor, tickvals=list(range(len(tiers))), ticktext=[f"<b>{tier.name}</b> " for tier in tiers], range=[len(tiers) - 0.45, -0.75],
-                showgrid=False, ticks="")
+    return axis(
+        anchor=anchor,
+        tickvals=list(range(len(tiers))),
+        ticktext=[f"<b>{tier.name}</b> " for tier in tiers],
+        range=[len(tiers) - 0.45, -0.75],
+        showgrid=False,
+        ticks="",
+    )
 
 
 def _bars(tiers: Sequence[Tier], scale: int, end: float, suffix: str) -> list[Spec]:
     """Four overlaid bar traces: capacity, at rest, kept, landing space."""
     colours = [COLOURS[tier.name] for tier in tiers]
-    common = dict(type="bar", orientation="h", y=list(range(len(tiers))), width=BAR_HEIGHT, xaxis="x" + suffix, yaxis="y" + suffix,
-                  hovertext=[_describe(tier) for tier in tiers], hovertemplate="%{hovertext}<extra></extra>")
+    common = dict(
+        type="bar",
+        orientation="h",
+        y=list(range(len(tiers))),
+        width=BAR_HEIGHT,
+        xaxis="x" + suffix,
+        yaxis="y" + suffix,
+        hovertext=[_describe(tier) for tier in tiers],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
 
     def pattern(shape: str, size: int, solidity: float) -> Spec:
-        return dict(color=PAPER, line=dict(color=colours, width=1), pattern=dict(shape=shape, fgcolor=colours, bgcolor=PAPER, size=size, solidity=solidity))
+        return dict(
+            color=PAPER,
+            line=dict(color=colours, width=1),
+            pattern=dict(shape=shape, fgcolor=colours, bgcolor=PAPER, size=size, solidity=solidity),
+        )
 
     return [
-        dict(common, name="capacity", x=[min(tier.capacity_bytes / scale, end) for tier in tiers], marker=dict(color="#f6f7f8", line=dict(color="#9aa3af", width=1.2))),
+        dict(
+            common,
+            name="capacity",
+            x=[min(tier.capacity_bytes / scale, end) for tier in tiers],
+            marker=dict(color="#f6f7f8", line=dict(color="#9aa3af", width=1.2)),
+        ),
         dict(common, name="at rest", x=[tier.at_rest_bytes / scale for tier in tiers], marker=pattern("/", 7, 0.35)),
-        dict(common, name="kept", x=[tier.kept_bytes / scale for tier in tiers], marker=dict(color=colours, line=dict(color=PAPER, width=0.5))),
-        dict(common, name="landing", base=[tier.kept_bytes / scale for tier in tiers], x=[tier.landing_bytes / scale for tier in tiers], marker=pattern(".", 6, 0.3)),
+        dict(
+            common,
+            name="kept",
+            x=[tier.kept_bytes / scale for tier in tiers],
+            marker=dict(color=colours, line=dict(color=PAPER, width=0.5)),
+        ),
+        dict(
+            common,
+            name="landing",
+            base=[tier.kept_bytes / scale for tier in tiers],
+            x=[tier.landing_bytes / scale for tier in tiers],
+            marker=pattern(".", 6, 0.3),
+        ),
     ]
 
 
 def _notes(tiers: Sequence[Tier], scale: int, end: float, suffix: str) -> list[Spec]:
     """A line of text above each bar, and 'continues' on a bar that runs out of the frame."""
     where = dict(xref="x" + suffix, yref="y" + suffix, showarrow=False)
-    notes = [dict(where, text=_describe(tier), x=0, y=place - 0.36, xanchor="left", font=dict(size=12.5, color=QUIET)) for place, tier in enumerate(tiers)]
-    return notes + [dict(where, text="continues →", x=end, y=place, xanchor="right", font=dict(size=12, color=QUIET))
-                    for place, tier in enumerate(tiers) if tier.capacity_bytes / scale > end]
+    notes = [
+        dict(where, text=_describe(tier), x=0, y=place - 0.36, xanchor="left", font=dict(size=12.5, color=QUIET))
+        for place, tier in enumerate(tiers)
+    ]
+    return notes + [
+        dict(where, text="continues →", x=end, y=place, xanchor="right", font=dict(size=12, color=QUIET))
+        for place, tier in enumerate(tiers)
+        if tier.capacity_bytes / scale > end
+    ]
 
 
 def _describe(tier: Tier) -> str:
