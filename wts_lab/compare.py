@@ -20,6 +20,7 @@ from wts_lab.tiers import Tier, memory_tiers
 
 if TYPE_CHECKING:
     from cost_model.fit import SeriesKey, StepFit
+    from cost_model.gain import GainSplit
     from cost_model.gpu import Gpu
     from cost_model.head import Head
     from cost_model.placement import Placement
@@ -192,3 +193,22 @@ def measured_comparison(
 def tiers_of(gpu: Gpu, head: Head, comparison: Comparison) -> tuple[Tier, ...]:
     """The memory tiers with the matrix placed as a comparison walks it."""
     return memory_tiers(gpu, head, comparison.precision, comparison.placement)
+
+
+def step_us_of(comparison: Comparison) -> float | None:
+    """Cost of a step: measured where it was, else predicted, else None (microseconds)."""
+    if comparison.fit is not None and comparison.fit.usable:
+        return comparison.fit.step_us
+    return comparison.prediction.step_us if comparison.prediction is not None else None
+
+
+def gain_split(shown: Sequence[Comparison]) -> GainSplit | None:
+    """What fusion, precision and residency give a step, from the engine's fastest path on; None where a way is missing."""
+    from cost_model.gain import GainSplit
+
+    engine = [each for each in shown if each.implementation not in (OURS, REFERENCE)]
+    stepwise = engine or [each for each in shown if each.mode == "stepwise"]
+    fastest_us = min((us for us in map(step_us_of, stepwise) if us is not None), default=None)
+    fused = {(each.mode, each.precision): step_us_of(each) for each in shown if each.implementation == OURS}
+    steps_us = [fastest_us, *(fused.get(way) for way in (("streaming", "bf16"), ("streaming", "int8x2"), ("resident", "int8x2")))]
+    return None if None in steps_us else GainSplit(*steps_us)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
 from cost_model.units import format_interval_us, format_percent, format_ratio, format_us
-from wts_lab.compare import tiers_of
+from wts_lab.compare import gain_split, tiers_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -34,6 +34,9 @@ PLOTLY_CONFIG = {
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PICTURE_SIZE_PX = (1280, 860)
 
+QUESTION = (
+    "What would fusing the draft walk give on this GPU, what would keeping its weights on chip add, and is it worth deploying?"
+)
 L2_WORDS = {
     "warm": "called back to back (warm L2)",
     "serving": "in a draft round (serving L2: weights cold, base logits just written)",
@@ -41,22 +44,33 @@ L2_WORDS = {
 }
 
 STYLE = """
-:root { --ink:#2b2f36; --quiet:#6b7280; --line:#e3e6ea; --soft:#f7f8f9; --good:#00704f; }
-* { box-sizing:border-box; } body { margin:0; background:#fff; color:var(--ink);
-  font:16px/1.5 Inter,'Segoe UI','Helvetica Neue',Arial,sans-serif; }
+:root { --ink:#2b2f36; --quiet:#6b7280; --line:#e3e6ea; --soft:#f7f8f9; }
+* { box-sizing:border-box; }
+body { margin:0; background:#fff; color:var(--ink); font:16px/1.5 Inter,'Segoe UI','Helvetica Neue',Arial,sans-serif; }
 main { max-width:1220px; margin:0 auto; padding:36px 24px 64px; }
-h1 { font-size:30px; line-height:1.25; margin:6px 0 8px; letter-spacing:-.01em; } h2 { font-size:19px; margin:44px 0 10px; }
-.question { color:var(--quiet); margin:0; } .lead { font-size:18px; margin:0 0 14px; max-width:62em; }
-.badge { display:inline-block; padding:3px 11px; border-radius:999px; background:var(--soft); border:1px solid var(--line); font-size:14px; margin:0 6px 6px 0; }
+h1 { font-size:30px; line-height:1.25; margin:6px 0 10px; letter-spacing:-.01em; }
+h2 { font-size:19px; margin:44px 0 10px; }
+.question, .note { color:var(--quiet); margin:0; }
+.note { font-size:14.5px; margin-top:12px; }
+.badge { display:inline-block; padding:3px 11px; margin:0 6px 6px 0; border:1px solid var(--line); border-radius:999px;
+  background:var(--soft); font-size:14px; }
 .badge.source { background:#eef6ff; border-color:#c7def5; }
-.decision { border:1px solid var(--line); border-left:5px solid #009E73; border-radius:8px; padding:16px 22px; margin:22px 0 8px; background:var(--soft); }
-.decision.no { border-left-color:#D55E00; } .decision b.verdict { font-size:20px; }
-ul { margin:8px 0 0; padding-left:1.2em; } li { margin:3px 0; }
+.decision { border:1px solid var(--line); border-left:5px solid #009E73; border-radius:8px; padding:16px 22px; margin:22px 0 8px;
+  background:var(--soft); }
+.decision.no { border-left-color:#D55E00; }
+.decision b.verdict { font-size:20px; }
+ul { margin:8px 0 0; padding-left:1.2em; }
+li { margin:3px 0; }
 table { border-collapse:collapse; width:100%; font-size:14.5px; font-variant-numeric:tabular-nums; }
-th { text-align:right; font-weight:600; color:var(--quiet); border-bottom:1.5px solid #c9ced6; padding:7px 10px; vertical-align:bottom; }
-th, td { white-space:nowrap; } td { text-align:right; border-bottom:1px solid var(--line); padding:7px 10px; } th.words, td.words { text-align:left; } 
-.scroll { overflow-x:auto; } .figure { margin:26px -6px 0; } dl { display:grid; grid-template-columns:max-content 1fr; gap:4px 20px; font-size:14px; margin:0; }
-dt { color:var(--quiet); } dd { margin:0; overflow-wrap:anywhere; } .note { color:var(--quiet); font-size:14px; }
+th, td { white-space:nowrap; text-align:right; padding:7px 10px; }
+th { font-weight:600; color:var(--quiet); border-bottom:1.5px solid #c9ced6; vertical-align:bottom; }
+td { border-bottom:1px solid var(--line); }
+th.words, td.words { text-align:left; }
+.scroll { overflow-x:auto; }
+.figure { margin:26px -6px 0; }
+dl { display:grid; grid-template-columns:max-content 1fr; gap:4px 20px; font-size:14px; margin:0; }
+dt { color:var(--quiet); }
+dd { margin:0; overflow-wrap:anywhere; }
 """
 
 
@@ -119,16 +133,16 @@ def _header(result: StudyResult, shown: Sequence[Comparison]) -> str:
         ("source", result.source),
         ("", result.gpu.name),
         ("", f"V {head.vocab_size:,} · rank {head.rank} · batch 1 · greedy"),
-        ("", f"{result.request.longest}-step calls"),
+        ("", L2_WORDS[_shown_state(result)]),
     ]
     spans = "".join(f"<span class='badge {kind}'>{html.escape(text)}</span>" for kind, text in badges)
     return (
-        "<p class='question'>What would fusing the draft walk give on this GPU, what would keeping its weights on chip add, and is it worth deploying?</p>"
-        f"<h1>{html.escape(headline(shown, result.request.longest, _shown_state(result)))}</h1>{spans}"
+        f"<p class='question'>{QUESTION}</p>"
+        f"<h1>{html.escape(headline(shown, result.request.longest))}</h1>{spans}"
     )
 
 
-def headline(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
+def headline(shown: Sequence[Comparison], steps: int) -> str:
     """The answer in one sentence: the fastest of our walks against the fastest engine path, measured where it was measured."""
     ours = [each for each in shown if each.implementation == "wts"]
     others = [each for each in shown if each.implementation not in ("wts", "torch-stepwise")] or [
@@ -138,9 +152,10 @@ def headline(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
         return "Too little is known to compare our walk with an engine's"
     best, rival = (min(group, key=lambda each: call_us(each, steps)) for group in (ours, others))
     ratio = call_us(rival, steps) / call_us(best, steps)
+    verdict = f"{format_ratio(ratio)} faster" if ratio >= 1 else f"{format_ratio(1 / ratio)} slower"
     return (
-        f"A {steps}-step walk takes {format_us(call_us(best, steps))} {best.label} ({_basis(best)}), {format_us(call_us(rival, steps))} with "
-        f"{rival.label} ({_basis(rival)}): {format_ratio(ratio)}, {L2_WORDS[l2_state]}"
+        f"{verdict}: a {steps}-step walk takes {format_us(call_us(best, steps))} {best.label} ({_basis(best)}), "
+        f"{format_us(call_us(rival, steps))} with {rival.label} ({_basis(rival)})"
     )
 
 
@@ -196,8 +211,20 @@ def _ways_table(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
         f"{steps}-step call",
         "basis",
     )
-    return f"<h2>The ways of walking, {html.escape(L2_WORDS[l2_state])}</h2>" + _table(
-        titles, [_way_cells(each, steps) for each in shown]
+    table = _table(titles, [_way_cells(each, steps) for each in shown])
+    return f"<h2>The ways of walking, {html.escape(L2_WORDS[l2_state])}</h2>{table}{_gain_line(shown)}"
+
+
+def _gain_line(shown: Sequence[Comparison]) -> str:
+    """What fusion, precision and residency give a step, in that order; nothing where a way is missing."""
+    split = gain_split(shown)
+    if split is None:
+        return ""
+    parts = (("fusion", split.fusion_us), ("int8x2", split.precision_us), ("residency", split.residency_us))
+    gains = ", ".join(f"<b>{name} {format_us(us)}</b>" for name, us in parts)
+    return (
+        f"<p class='note'>From the engine's fastest path to the resident walk, a step loses {format_us(split.total_us)}: {gains}. "
+        "A negative part costs time. Steps are measured ones where they were measured, else predicted.</p>"
     )
 
 

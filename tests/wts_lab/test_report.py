@@ -11,8 +11,10 @@ import pytest
 pytest.importorskip("plotly")
 pytest.importorskip("pandas")
 
+from cost_model.units import format_us
 from tests.synthetic_records import GPU_NAME, write_synthetic
 from wts_lab import report
+from wts_lab.compare import gain_split
 from wts_lab.report import find_browser, headline, render_report, report_figures, write_picture
 from wts_lab.study import StudyRequest, run_study
 
@@ -49,10 +51,18 @@ def test_the_source_is_on_top_and_in_the_provenance(result, page: str) -> None:
 
 
 def test_the_headline_compares_with_the_engines_fastest_path(result) -> None:
-    text = headline(result.shown(result.heads[0], "warm"), 16, "warm")
+    text = headline(result.shown(result.heads[0], "warm"), 16)
     assert "476 µs with sglang-0.5.23 sample (published)" in text and "resident int8x2 (measured)" in text
     ratio = float(re.search(r"([\d.]+)×", text)[1])
     assert ratio == pytest.approx(476.1 / (12 + 16 * 2.5), rel=0.02)
+
+
+def test_the_gain_is_split_into_parts_that_add_to_the_whole(result, page: str) -> None:
+    split = gain_split(result.shown(result.heads[0], "warm"))
+    assert split.fusion_us + split.precision_us + split.residency_us == pytest.approx(split.total_us)
+    assert split.residency_us == pytest.approx(6.5 - 2.5, rel=0.02) and split.precision_us == pytest.approx(26 - 6.5, rel=0.02)
+    assert f"residency {format_us(split.residency_us)}" in page
+    assert gain_split(result.shown(result.heads[0], "warm")[:-1]) is None
 
 
 def test_every_way_has_a_row_with_prediction_and_measurement(result, page: str) -> None:

@@ -170,7 +170,7 @@ def term_words(name: str) -> str:
 def _segment_text(words: str, us: float, longest_us: float) -> str:
     """The words and time of a segment where it is wide enough for them; hovering shows the rest."""
     share = us / longest_us
-    if share * 120 >= max(len(words), 8):
+    if share * 95 >= max(len(words), 8):
         return f"{words}<br>{us:.2f}"
     return f"{us:.2f}" if share > 0.07 else ""
 
