@@ -162,7 +162,8 @@ def _what_there_is(recording: Recording, head: Head, way: tuple[str, str], l2_st
     ways = sorted({f"{mode} {precision}" for mode, precision in zip(frame["mode"], frame["precision"])})
     states = sorted(set(frame["l2_state"]))
     return (
-        f"{way[0]} {way[1]} at V {head.vocab_size:,}, rank {head.rank}, L2 {l2_state}, up to {max_steps} steps is not recorded on {recording.gpu_name}. "
+        f"{way[0]} {way[1]} at V {head.vocab_size:,}, rank {head.rank}, L2 {l2_state}, up to {max_steps} steps "
+        f"is not recorded on {recording.gpu_name}. "
         f"Recorded are V, rank {'; '.join(f'{vocab:,}, {rank}' for vocab, rank in shapes)}; {', '.join(ways)}; L2 {', '.join(states)}"
     )
 

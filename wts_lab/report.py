@@ -73,6 +73,8 @@ dt { color:var(--quiet); }
 dd { margin:0; overflow-wrap:anywhere; }
 """
 
+PICTURE_STYLE = "main { padding:20px 24px 0; } h1 { font-size:24px; } .modebar { display:none !important; }"
+
 
 def render_report(result: StudyResult) -> str:
     """The report as one HTML document.  Needs plotly."""
@@ -124,7 +126,8 @@ def _shown_state(result: StudyResult) -> str:
 def _figure_html(figure: go.Figure) -> str:
     import plotly.io
 
-    return f"<div class='figure'>{plotly.io.to_html(figure, full_html=False, include_plotlyjs=False, include_mathjax=False, config=PLOTLY_CONFIG)}</div>"
+    options = dict(full_html=False, include_plotlyjs=False, include_mathjax=False, config=PLOTLY_CONFIG)
+    return f"<div class='figure'>{plotly.io.to_html(figure, **options)}</div>"
 
 
 def _header(result: StudyResult, shown: Sequence[Comparison]) -> str:
@@ -299,8 +302,8 @@ def picture_html(result: StudyResult) -> str:
     shown = result.shown(head, l2_state)
     body = _figure_html(figures.call_time_figure(shown, steps=result.request.longest, height_px=520))
     return (
-        f"<!doctype html><html><head><meta charset='utf-8'><style>{STYLE} main {{ padding:20px 24px 0; }} h1 {{ font-size:24px; }} .modebar {{ display:none !important; }}</style>"
-        f"<script>{get_plotlyjs()}</script></head><body><main>{_header(result, shown)}{_decision(result, most_reasons=2)}{body}</main></body></html>"
+        f"<!doctype html><html><head><meta charset='utf-8'><style>{STYLE}{PICTURE_STYLE}</style><script>{get_plotlyjs()}</script></head>"
+        f"<body><main>{_header(result, shown)}{_decision(result, most_reasons=2)}{body}</main></body></html>"
     )
 
 
@@ -314,7 +317,8 @@ def write_picture(result: StudyResult, path: Path) -> Path:
     browser = find_browser()
     if browser is None:
         raise BadInput(
-            f"a picture needs one of {', '.join(BROWSERS)}, and none is installed; install chromium, or open report.html and save the figures"
+            f"a picture needs one of {', '.join(BROWSERS)}, and none is installed; "
+            "install chromium, or open report.html and save the figures"
         )
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)

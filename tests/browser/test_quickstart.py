@@ -20,7 +20,8 @@ PANEL_FIGURE = "document.querySelector('.jupyter-widgets .js-plotly-plot')"
 def control(label: str, tag: str) -> str:
     """JavaScript for the input element of a panel control, found by its label."""
     return (
-        f"[...document.querySelectorAll('.jupyter-widgets.widget-inline-hbox')].find(box => box.querySelector('label')?.textContent.trim() === {label!r})"
+        "[...document.querySelectorAll('.jupyter-widgets.widget-inline-hbox')]"
+        f".find(box => box.querySelector('label')?.textContent.trim() === {label!r})"
         f".querySelector({tag!r})"
     )
 

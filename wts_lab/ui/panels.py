@@ -324,7 +324,8 @@ class _Actions:
                 raise outcome.error
             if outcome.status == "done":
                 self._show_fit(source, outcome)
-            handles.status.value = f"{outcome.status.capitalize()}: {len(outcome.rows)} points in {outcome.elapsed_s:.1f} s. {html.escape(source.label)}"
+            how = f"{outcome.status.capitalize()}: {len(outcome.rows)} points in {outcome.elapsed_s:.1f} s."
+            handles.status.value = f"{how} {html.escape(source.label)}"
         except Exception as error:  # shown where the user looks; the button works again
             self._say(f"{type(error).__name__}: {error}", is_error=True)
             handles.status.value = (

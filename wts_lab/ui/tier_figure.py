@@ -37,7 +37,10 @@ def memory_tiers_spec(tiers: Sequence[Tier], *, title: str = "Where the matrix s
     below_hbm = max(tier.capacity_bytes for tier in chip if tier.name != "HBM")
     largest = max(below_hbm, *(max(tier.kept_bytes, tier.at_rest_bytes) for tier in chip))
     chip_end = largest / BYTES_PER_MIB * CHIP_AXIS_HEADROOM
-    subtitle = "filled: W2 read from here in every step · hatched: at rest, read when a walk begins · dotted: landing space · outline: capacity, to scale"
+    subtitle = (
+        "filled: W2 read from here in every step · hatched: at rest, read when a walk begins · "
+        "dotted: landing space · outline: capacity, to scale"
+    )
     titles = [
         dict(
             text=text,
