@@ -33,7 +33,7 @@ CONSTANTS = {
     "kStatusStalled": 1,
     "kStatusAnchor": 2,
     "kPhases": 5,
-    "kFirstPollClocks": 300,  # from publishing a word to the first look at the others; docs/kernel.md has the sweep
+    "kFirstPollClocks": 300,  # from the start of a wait to the first look at the words; docs/kernel.md has the sweep
     "kFragmentsInFlight": 4,  # of shared memory a thread: loads ahead of their products
 }
 """Integer constants of the kernels, by their C++ names."""

@@ -84,9 +84,9 @@ struct WordPoll {
 template <int Replicas>
 __device__ __forceinline__ ExchangeResult exchange_wait(uint64_t* slots, uint32_t epoch, int blocks, int lane,
                                                         uint32_t max_polls) {
-  const uint32_t published = clock();
   WordPoll poll(slot_base<Replicas>(slots, epoch & kEpochMask, blockIdx.x % Replicas), epoch, blocks, lane);
-  while (clock() - published < kFirstPollClocks) {
+  const uint32_t ready = clock();
+  while (clock() - ready < kFirstPollClocks) {
   }
   for (uint32_t looks = 0;; ++looks)
     if (poll.look() || looks >= max_polls) return poll.result();
