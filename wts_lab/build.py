@@ -31,6 +31,7 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
 
 FLAGS = ("-O3", "-std=c++17", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", "-fPIC")
 LOCK_TIMEOUT_S = 600.0
+USUAL_NVCC = Path("/usr/local/cuda/bin/nvcc")
 
 Log = Callable[[str], None]
 
@@ -99,7 +100,7 @@ def find_nvcc() -> Nvcc:
     on_path = shutil.which("nvcc")
     candidates += [Path(on_path)] if on_path else []
     candidates += [wheels / "bin" / "nvcc"] if wheels else []
-    candidates.append(Path("/usr/local/cuda/bin/nvcc"))
+    candidates.append(USUAL_NVCC)
     for path in candidates:
         if not path.is_file():
             continue
