@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -68,9 +69,13 @@ def command_line() -> str:
 
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:
-    """(commit, whether tracked files differ from it) of the checkout at ``root``; ``None`` where it is none."""
+    """(commit, whether tracked files differ from it) of the checkout at ``root``.
+
+    A tree without history takes both from ``WTS_LAB_COMMIT``, written as ``git describe --always --dirty`` would; else ``None``.
+    """
     if not (root / ".git").exists():
-        return None, None
+        stated = os.environ.get("WTS_LAB_COMMIT")
+        return (stated.removesuffix("-dirty"), stated.endswith("-dirty")) if stated else (None, None)
 
     def ask(*words: str) -> str:
         answer = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True)

@@ -190,3 +190,12 @@ def test_torchs_lock_of_a_build_that_runs_is_left_alone(cache):
         fcntl.flock(handle, fcntl.LOCK_EX)
         assert clear_stale_locks() == []
     assert left.exists()
+
+
+def test_a_tree_without_history_takes_its_commit_from_the_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("WTS_LAB_COMMIT", raising=False)
+    assert git_state(tmp_path) == (None, None)
+    monkeypatch.setenv("WTS_LAB_COMMIT", "abc123")
+    assert git_state(tmp_path) == ("abc123", False)
+    monkeypatch.setenv("WTS_LAB_COMMIT", "abc123-dirty")
+    assert git_state(tmp_path) == ("abc123", True)
