@@ -18,11 +18,28 @@ from cost_model.paths import data_root
 from cost_model.workload import Workload
 
 ENGINE_SCHEMA_VERSION = 1
+COLD_ENTRY = "cold_entry_us"
+"""Optional figure of a path: what a call adds to its entry where L2 is not warm."""
+
 FIGURES = ("read_efficiency", "fixed_us", "select_us_per_million", "sampling_fixed_us", "sampling_us_per_million", "entry_us")
 
 
 class UnknownImplementation(BadInput):
     """No engine of that name, or no such variant, is described; the message lists what is."""
+
+
+@dataclass(frozen=True)
+class EnginePoint:
+    """A measured step of a path whose library picks its kernel by shape, so that no smooth formula holds.
+
+    Attributes:
+        vocab_size, rank: the shape, batch 1, greedy.
+        beyond_floor_us: step less launches and byte floor.
+    """
+
+    vocab_size: int
+    rank: int
+    beyond_floor_us: Figure
 
 
 @dataclass(frozen=True)
@@ -34,8 +51,8 @@ class EnginePath:
         kernel: what the engine calls it.
         what: its kernels in words.
         nodes: kernels a step, nodes of the replayed graph.
-        figures: FIGURES name -> Figure.
-        selection_parameter: GPU parameter that stands for the selection kernels, or None.
+        figures: FIGURES name -> Figure, and COLD_ENTRY where it is known.
+        points: measured steps; where there are any, they replace `read_efficiency` and `fixed_us` (but outside the points).
         max_batch, max_temperature: where the path can be taken; None for anywhere.
     """
 
@@ -44,7 +61,7 @@ class EnginePath:
     what: str
     nodes: int
     figures: Mapping[str, Figure]
-    selection_parameter: str | None = None
+    points: tuple[EnginePoint, ...] = ()
     max_batch: int | None = None
     max_temperature: float | None = None
 
@@ -124,8 +141,17 @@ def _engine(path: Path, mtime_ns: int) -> Engine:
     paths = []
     for table in facts["paths"]:
         check_keys(path, f"path {table.get('variant')}", table, {"variant", "kernel", "what", "nodes", "figures"},
-                   {"selection_parameter", "max_batch", "max_temperature"})
-        check_keys(path, f"figures of {table['variant']}", table["figures"], set(FIGURES))
+                   {"points", "max_batch", "max_temperature"})
+        check_keys(path, f"figures of {table['variant']}", table["figures"], set(FIGURES), {COLD_ENTRY})
         figures = {key: Figure(**figure) for key, figure in table["figures"].items()}
-        paths.append(EnginePath(**{**table, "figures": figures}))
+        paths.append(EnginePath(**{**table, "figures": figures, "points": _points(path, table)}))
     return Engine(facts["name"], facts["fitted_on"], facts["fitted_to"], tuple(paths))
+
+
+def _points(path: Path, table: Mapping) -> tuple[EnginePoint, ...]:
+    """Build the measured points of a path."""
+    points = []
+    for point in table.get("points", ()):
+        check_keys(path, f"a point of {table['variant']}", point, {"vocab_size", "rank", "beyond_floor_us"})
+        points.append(EnginePoint(point["vocab_size"], point["rank"], Figure(**point["beyond_floor_us"])))
+    return tuple(points)

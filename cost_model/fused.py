@@ -23,14 +23,15 @@ class FusedCase:
         grid_blocks: blocks, one a multiprocessor.
         batch, cold_weights, cold_logits: from the workload.
         precision: of W2.
-        operations_per_sm: tensor operations of the busiest block in a step.
-        shared_bytes_per_sm: tile bytes that it reads from shared memory in a step.
+        tile_operations: tensor operations of one tile in a step.
+        tile_bytes: of one tile.
         streamed_bytes: bytes of W2 that the chip reads again in each step.
         resident_bytes: bytes of W2 loaded once.
         logits_bytes: base logits read in a step.
-        staging_bytes: landing space of the whole chip.
-        stream_footprint_bytes: what is read again and again in a step, which decides where it lies.
-        call_footprint_bytes: what one call reads, which decides where a back-to-back call finds it.
+        stream_footprint_bytes: what is touched before a streamed byte comes round again, over the whole call: the streamed
+            tiles and every step's base logits. It decides where they lie.
+        load_footprint_bytes: what a short call reads, which decides where a back-to-back call finds its resident tiles.
+        l2_bytes: capacity of L2; None where the GPU's is not known.
         clock_mhz: boost clock.
     """
 
@@ -40,14 +41,14 @@ class FusedCase:
     cold_weights: bool
     cold_logits: bool
     precision: str
-    operations_per_sm: float
-    shared_bytes_per_sm: float
+    tile_operations: float
+    tile_bytes: int
     streamed_bytes: float
     resident_bytes: float
     logits_bytes: float
-    staging_bytes: float
     stream_footprint_bytes: float
-    call_footprint_bytes: float
+    load_footprint_bytes: float
+    l2_bytes: float | None
     clock_mhz: float
 
 
@@ -62,11 +63,10 @@ def fused_case(gpu: Gpu, head: Head, workload: Workload, placement: Placement, g
     return FusedCase(
         placement=placement, grid_blocks=grid_blocks, batch=workload.batch, cold_weights=workload.l2_state != "warm",
         cold_logits=workload.l2_state == "cold", precision=workload.precision,
-        operations_per_sm=terms.product_operations(placement.tiles, head.rank, workload.precision, workload.batch),
-        shared_bytes_per_sm=float((placement.shared_tiles + placement.streamed_tiles) * size),
+        tile_operations=terms.product_operations(1, head.rank, workload.precision, workload.batch), tile_bytes=size,
         streamed_bytes=streamed, resident_bytes=matrix - streamed, logits_bytes=logits,
-        staging_bytes=float(placement.staging_tiles * size * grid_blocks), stream_footprint_bytes=streamed + logits,
-        call_footprint_bytes=matrix + workload.steps * logits, clock_mhz=gpu.value("boost_clock_mhz"),
+        stream_footprint_bytes=streamed + workload.steps * logits, load_footprint_bytes=matrix + logits,
+        l2_bytes=gpu.value("l2_bytes") if gpu.has("l2_bytes") else None, clock_mhz=gpu.value("boost_clock_mhz"),
     )
 
 
@@ -78,7 +78,7 @@ def fused_parameters(precision: str) -> tuple[str, ...]:
     return (
         "exchange_us", "l2_latency_us", "hbm_latency_us", "shared_read_bytes_per_s_per_sm", MMA_PARAMETER[precision],
         "cooperative_launch_us", "graph_launch_us", "hbm_read_bytes_per_s", "epilogue_cycles_per_tile", "fused_overhead_us",
-        "stream_efficiency", "read_curve_scale",
+        "stream_efficiency", "first_step_us", "read_curve_scale",
     )
 
 
@@ -88,40 +88,70 @@ def fused_terms(values: Mapping[str, float], curve: BandwidthCurve, case: FusedC
 
 
 def _step_terms(values: Mapping[str, float], curve: BandwidthCurve, case: FusedCase) -> Parts:
-    """latent + max(products, shared reads, what is left of the stream) + epilogue + reduction + exchange + overhead."""
+    """latent + resident tiles + streamed tiles + epilogue + block reduction + exchange + overhead.
+
+    Of each group of tiles the slowest resource is exposed and the others hide behind it. Base logits come with the stream.
+    """
     one_word_us = values["exchange_us"]
-    warps = case.placement.warps
-    serial: Parts = {
-        "latent": (terms.latent_us(values["l2_latency_us"], values["hbm_latency_us"], one_word_us, case.cold_weights), 0.0, "L2 latency"),
-        "epilogue": (terms.epilogue_us(case.placement.slots, warps, case.batch, values["epilogue_cycles_per_tile"], case.clock_mhz), 0.0, "issue"),
-        "block_reduction": (terms.block_reduction_us(warps, case.batch, case.clock_mhz), 0.0, "latency"),
-        "exchange": (terms.exchange_us(one_word_us, case.batch), 0.0, "exchange"),
-        "overhead": (values["fused_overhead_us"], 0.0, "latency"),
+    place = case.placement
+    rate = values[MMA_PARAMETER[case.precision]]
+    shared_rate = values["shared_read_bytes_per_s_per_sm"]
+
+    def tiles(count: int, from_shared: int) -> dict[str, float]:
+        return {"products": terms.products_us(count * case.tile_operations, rate),
+                "shared_read": terms.shared_read_us(float(from_shared * case.tile_bytes), shared_rate)}
+
+    def epilogue(slots: int) -> float:
+        return terms.epilogue_us(slots, place.warps, case.batch, values["epilogue_cycles_per_tile"], case.clock_mhz)
+
+    resident_tiles, streamed_slots = place.tiles - place.streamed_tiles, place.streamed_tiles // place.warps
+    stream = {"stream": _stream_us(values, curve, case)}
+    if streamed_slots:
+        groups = [tiles(resident_tiles, place.shared_tiles),
+                  {**stream, **tiles(place.streamed_tiles, place.streamed_tiles), "epilogue": epilogue(streamed_slots)}]
+    else:
+        groups = [{**tiles(resident_tiles, place.shared_tiles), **stream}]
+    parts: Parts = {"latent": (terms.latent_us(values["l2_latency_us"], values["hbm_latency_us"], one_word_us, case.cold_weights), 0.0, "L2 latency")}
+    for group in [*groups, {"epilogue": epilogue(place.slots - streamed_slots)}]:
+        _overlap(parts, group)
+    return {
+        **parts, "block_reduction": (terms.block_reduction_us(place.warps, case.batch, case.clock_mhz), 0.0, "latency"),
+        "exchange": (terms.exchange_us(one_word_us, case.batch), 0.0, "exchange"), "overhead": (values["fused_overhead_us"], 0.0, "latency"),
     }
-    idle_us = sum(exposed for exposed, _, _ in serial.values())
-    rate = curve.at(case.stream_footprint_bytes) * values["read_curve_scale"]
-    efficiency = min(values["stream_efficiency"], 1.0)
-    bytes_ = case.streamed_bytes + case.logits_bytes
-    stream_us = terms.stream_us(bytes_, rate, efficiency)
-    ahead_us = terms.prefetched_us(case.staging_bytes + case.logits_bytes, bytes_, rate, efficiency, idle_us)
-    overlapping = {
-        "products": (terms.products_us(case.operations_per_sm, values[MMA_PARAMETER[case.precision]]), 0.0, "tensor cores"),
-        "shared_read": (terms.shared_read_us(case.shared_bytes_per_sm, values["shared_read_bytes_per_s_per_sm"]), 0.0, "shared memory"),
-        "stream": (stream_us - ahead_us, ahead_us, "memory"),
-    }
-    binding = max(overlapping, key=lambda name: overlapping[name][0])
-    grouped = {name: (time if name == binding else 0.0, hidden + (0.0 if name == binding else time), resource)
-               for name, (time, hidden, resource) in overlapping.items()}
-    return {"latent": serial.pop("latent"), **grouped, **serial}
+
+
+RESOURCE_OF_TERM = {"products": "tensor cores", "shared_read": "shared memory", "stream": "memory", "epilogue": "issue"}
+
+
+def _overlap(parts: Parts, group: Mapping[str, float]) -> None:
+    """Add a group of overlapping times to the parts: the longest is exposed, the others are hidden."""
+    binding = max(group, key=lambda name: group[name])
+    for name, time_us in group.items():
+        exposed, hidden, resource = parts.get(name, (0.0, 0.0, RESOURCE_OF_TERM[name]))
+        parts[name] = (exposed + time_us, hidden, resource) if name == binding else (exposed, hidden + time_us, resource)
+
+
+def _stream_us(values: Mapping[str, float], curve: BandwidthCurve, case: FusedCase) -> float:
+    """Time in which the chip fetches a step's streamed tiles and base logits, with the latency that the ring leaves open."""
+    place = case.placement
+    rate = curve.at(case.stream_footprint_bytes) * values["read_curve_scale"] * min(values["stream_efficiency"], 1.0)
+    transfer_us = terms.stream_us(case.streamed_bytes + case.logits_bytes, rate, 1.0)
+    if not place.streamed_tiles:
+        return transfer_us
+    in_l2 = case.l2_bytes is not None and case.stream_footprint_bytes <= case.l2_bytes
+    wave_bytes = float(place.warps * case.grid_blocks * case.tile_bytes)
+    return transfer_us + terms.ring_wait_us(place.streamed_tiles // place.warps, place.staging_tiles // place.warps, wave_bytes, rate,
+                                            values["l2_latency_us" if in_l2 else "hbm_latency_us"])
 
 
 def _entry_terms(values: Mapping[str, float], curve: BandwidthCurve, case: FusedCase) -> Parts:
-    """launch + shard load + first latent + what the first, cold pass of the stream adds.
+    """launch + shard load + first latent + first fill + first pass + first step.
 
-    A term of the steady state that the first step lacks (nothing was prefetched for it) is in `first_fill`.
+    `first_pass`: the first, cold streaming of what L2 then keeps. `first_step`: what the first step costs beside that
+    (instructions not yet in the caches, scales, the anchor), a residual coefficient.
     """
     hbm = values["hbm_read_bytes_per_s"]
-    warm = curve.at(case.call_footprint_bytes) * values["read_curve_scale"]
+    warm = curve.at(case.load_footprint_bytes) * values["read_curve_scale"]
     stream_rate = curve.at(case.stream_footprint_bytes) * values["read_curve_scale"]
     load_rate = min(hbm, warm) if case.cold_weights else warm
     first = values["hbm_latency_us"] if case.cold_weights else values["l2_latency_us"]
@@ -133,14 +163,17 @@ def _entry_terms(values: Mapping[str, float], curve: BandwidthCurve, case: Fused
         "first_latent": (2 * first, 0.0, "L2 latency"),
         "first_fill": (fill_us, 0.0, "memory latency"),
         "first_pass": (cold_us, 0.0, "memory"),
+        "first_step": (values["first_step_us"], 0.0, "latency"),
     }
 
 
 # --- the floor ------------------------------------------------------------------------------------------------------------
 
 
-def fused_floor(gpu: Gpu, values: Mapping[str, float], curve: BandwidthCurve, head: Head, workload: Workload, mode: str) -> tuple[float, float]:
-    """Return (entry, step) floors in microseconds of a mode, whatever the kernel and its placement.
+def fused_floor(gpu: Gpu, values: Mapping[str, float], curve: BandwidthCurve, head: Head, workload: Workload, mode: str,
+                resident_bytes: float) -> tuple[float, float]:
+    """Return (entry, step) floors in microseconds: of a mode's step whatever the kernel and its placement, and of an entry that
+    loads `resident_bytes`.
 
     `streaming` reads W2 in every step. `resident` reads only what registers and shared memory of all multiprocessors
     together cannot hold. Tensor rate: the datasheet's dense one, over the columns that are used. Shared memory: what the
@@ -160,9 +193,8 @@ def fused_floor(gpu: Gpu, values: Mapping[str, float], curve: BandwidthCurve, he
         terms.read_floor_us(streamed + logits, rate), values["l2_latency_us"], terms.products_us(operations, dense),
         us_from_cycles(from_shared / SHARED_BYTES_A_CYCLE, clock), terms.exchange_floor_us(values["l2_latency_us"]),
     )
-    load_rate = byte_rate(gpu, curve, matrix) if workload.l2_state == "warm" else gpu.value("dram_bandwidth_bytes_per_s")
-    entry = values["graph_launch_us"] + terms.read_floor_us(matrix - streamed, load_rate)
-    return entry, step
+    load_rate = byte_rate(gpu, curve, max(resident_bytes, 1.0)) if workload.l2_state == "warm" else gpu.value("dram_bandwidth_bytes_per_s")
+    return values["graph_launch_us"] + terms.read_floor_us(resident_bytes, load_rate), step
 
 
 SHARED_BYTES_A_CYCLE = 128

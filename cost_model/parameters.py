@@ -27,12 +27,15 @@ RELATIVE_ERROR_BY_KIND: Mapping[str, float] = {
 RESIDUALS: Mapping[str, str] = {
     "fused_overhead_us": "a fused step beyond its named terms: blocks that drift apart, issue stalls, barriers",
     "stream_efficiency": "share of the probe's read bandwidth that the walk's own streaming reaches",
-    "stepwise_selection_us": "selection kernels of the torch-stepwise reference",
+    "first_step_us": "entry of a fused walk beyond its named terms: the first step runs from cold instruction caches",
 }
 """The global residual coefficients that walk measurements may fix: these three and no more."""
 
 MODEL_ERROR = "model_relative_error"
-"""Figure of a calibrated GPU: relative error that the terms leave, from the calibration's own residuals."""
+"""Figure of a calibrated GPU: relative error that the terms of a step leave, from the calibration's own residuals."""
+
+ENTRY_ERROR = "entry_relative_error"
+"""The same for the entry."""
 
 DEFAULT_MODEL_ERROR = 0.15
 """The same for a GPU whose walks were never measured."""
@@ -64,7 +67,7 @@ class Parameters:
         by_name: parameter name -> Parameter.
         curve: whole-chip read bandwidth over footprint.
         calibrated: whether walks on this GPU fixed the residual coefficients.
-        model_error: relative error of the terms themselves.
+        model_error, entry_error: relative errors of the terms themselves, of a step and of the entry.
         unresolved: parameter name -> facts that its transfer rule lacks.
     """
 
@@ -73,6 +76,7 @@ class Parameters:
     curve: BandwidthCurve
     calibrated: bool
     model_error: float
+    entry_error: float
     unresolved: Mapping[str, tuple[str, ...]]
 
     def only(self, gpu: Gpu, names: Iterable[str]) -> dict[str, Parameter]:
@@ -143,11 +147,12 @@ def _resolve(key: ByIdentity) -> Parameters:
         else:
             by_name[name] = _transferred(name, gpu, reference)
     curve = gpu.curves[READ_CURVE] if READ_CURVE in gpu.curves else _transferred_curve(gpu, reference)
-    curve_figure = max(curve.figures, key=relative_error)
+    curve_figure = sorted(curve.figures, key=relative_error)[len(curve.figures) // 2]
     by_name["read_curve_scale"] = Parameter(1.0, curve_figure.kind, curve_figure.source, relative_error(curve_figure))
     calibrated = gpu.has("fused_overhead_us") and gpu.figure("fused_overhead_us").kind == "measured"
     model_error = gpu.value(MODEL_ERROR) if gpu.has(MODEL_ERROR) else DEFAULT_MODEL_ERROR
-    return Parameters(gpu.id, by_name, curve, calibrated, model_error, unresolved)
+    entry_error = gpu.value(ENTRY_ERROR) if gpu.has(ENTRY_ERROR) else DEFAULT_MODEL_ERROR
+    return Parameters(gpu.id, by_name, curve, calibrated, model_error, entry_error, unresolved)
 
 
 def _own(figure: Figure) -> Parameter:
@@ -222,7 +227,7 @@ _RULES: Mapping[str, Rule] = {
     "epilogue_cycles_per_tile": _SAME,
     "fused_overhead_us": _BY_CLOCK,
     "stream_efficiency": _SAME,
-    "stepwise_selection_us": _BY_CLOCK,
+    "first_step_us": _BY_CLOCK,
 }
 _CURVE_FACTS = ("l2_bytes", "sm_count", "boost_clock_mhz", "dram_bandwidth_bytes_per_s")
 
@@ -238,20 +243,32 @@ def _transferred(name: str, gpu: Gpu, reference: Gpu) -> Parameter:
 
 
 def _transferred_curve(gpu: Gpu, reference: Gpu) -> BandwidthCurve:
-    """Carry the read curve over: footprints scale with L2, rates below L2's size with multiprocessors × clock, beyond twice
-    L2 with DRAM bandwidth, and between them with the geometric mean."""
+    """Carry the read curve over: footprints scale with L2, rates up to L2's size with multiprocessors × clock, beyond it with
+    DRAM bandwidth, and never above the datasheet's there.
+
+    How a real L2 fades beyond its size has to be measured: a loop longer than a cache that evicts what was used longest ago
+    never hits. So a carried-over curve drops at L2's size.
+    """
     curve = reference.curves[READ_CURVE]
     if gpu.id == reference.id:
         return curve
     on_chip = _ratio("sm_count", "boost_clock_mhz")(gpu, reference)
     dram = _ratio("dram_bandwidth_bytes_per_s")(gpu, reference)
-    size = _ratio("l2_bytes")(gpu, reference)
-    figures = []
-    for footprint, figure in zip(curve.footprints_bytes, curve.figures):
-        share = footprint / reference.value("l2_bytes")
-        factor = on_chip if share <= 1 else dram if share >= 2 else (on_chip * dram) ** 0.5
-        figures.append(Figure(figure.value * factor, figure.unit, "transferred", f"{reference.id}, scaled ({figure.source})"))
-    return BandwidthCurve(tuple(footprint * size for footprint in curve.footprints_bytes), tuple(figures))
+    l2, size = reference.value("l2_bytes"), _ratio("l2_bytes")(gpu, reference)
+    slowest = min(curve.figures, key=lambda figure: figure.value)
+
+    def figure(value: float, source: str) -> Figure:
+        return Figure(value, "B/s", "transferred", f"{reference.id}, scaled ({source})")
+
+    sizes = [footprint for footprint in curve.footprints_bytes if footprint < l2] + [l2]
+    points = [(footprint * size, figure(curve.at(footprint) * on_chip, slowest.source)) for footprint in sizes]
+    beyond = min(slowest.value * dram, gpu.value("dram_bandwidth_bytes_per_s"))
+    points.append((l2 * size * JUST_BEYOND, figure(beyond, slowest.source)))
+    return BandwidthCurve(tuple(footprint for footprint, _ in points), tuple(one for _, one in points))
+
+
+JUST_BEYOND = 1.0 + 1e-9
+"""Factor on L2's size at which a carried-over curve has dropped to DRAM."""
 
 
 # --- the reference --------------------------------------------------------------------------------------------------------

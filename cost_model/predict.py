@@ -151,10 +151,10 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
     case = fused_case(gpu, head, workload, placement, blocks)
     curve = parameters.curve
     used = parameters.only(gpu, fused_parameters(workload.precision))
-    floors = fused_floor(gpu, {name: one.value for name, one in used.items()}, curve, head, workload, mode)
+    floors = fused_floor(gpu, {name: one.value for name, one in used.items()}, curve, head, workload, mode, case.resident_bytes)
     read_floor = terms.read_floor_us(case.streamed_bytes, byte_rate(gpu, curve, case.stream_footprint_bytes))
     return _assemble(
-        lambda values: fused_terms(values, curve, case), used, parameters.model_error, floors, read_floor,
+        lambda values: fused_terms(values, curve, case), used, (parameters.entry_error, parameters.model_error), floors, read_floor,
         placement=placement, mode=mode, implementation=FUSED_IMPLEMENTATION, variant=None, fastest_variant=None, gpu_id=gpu.id,
         calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=blocks,
         notes=_notes(gpu, parameters, used),
@@ -168,22 +168,23 @@ def _predict_stepwise(gpu: Gpu, head: Head, workload: Workload, parameters: Para
     curve = parameters.curve
 
     def total(option) -> float:
-        by_name = {**parameters.values, **{name: one.value for name, one in stepwise_parameters(engine, option, gpu).items()}}
-        entry, step = stepwise_terms(by_name, engine, stepwise_case(gpu, curve, head, workload, option))
+        case = stepwise_case(gpu, curve, head, workload, option)
+        by_name = {**parameters.values, **{name: one.value for name, one in stepwise_parameters(engine, case, gpu).items()}}
+        entry, step = stepwise_terms(by_name, engine, case)
         return _sum(entry) + workload.steps * _sum(step)
 
     fastest = min(engine.serving(workload), key=total)
     case = stepwise_case(gpu, curve, head, workload, path)
-    names = ["graph_node_us", "graph_launch_us"] + ([path.selection_parameter] if path.selection_parameter else [])
-    used = parameters.only(gpu, names)
-    by_name = {**used, **stepwise_parameters(engine, path, gpu)}
+    used = parameters.only(gpu, ("graph_node_us", "graph_launch_us"))
+    by_name = {**used, **stepwise_parameters(engine, case, gpu)}
     floor_step = terms.read_floor_us(case.matrix_bytes, case.rate_bytes_per_s)
+    floor_entry = terms.first_launch_us(by_name["graph_launch_us"].value, by_name["graph_node_us"].value)
     notes = _notes(gpu, parameters, used, engine.fitted_on)
     if fastest.variant != path.variant:
         notes += (f"{implementation} takes {path.kernel} at this shape; {fastest.kernel} is its fastest path",)
     return _assemble(
-        lambda values: stepwise_terms(values, engine, case), by_name, parameters.model_error, (by_name["graph_launch_us"].value, floor_step),
-        floor_step, placement=None, mode="stepwise", implementation=implementation, variant=path.variant, fastest_variant=fastest.variant,
+        lambda values: stepwise_terms(values, engine, case), by_name, (parameters.entry_error, parameters.model_error), (floor_entry, floor_step), floor_step,
+        placement=None, mode="stepwise", implementation=implementation, variant=path.variant, fastest_variant=fastest.variant,
         gpu_id=gpu.id, calibrated=parameters.calibrated, head=head, workload=workload, precision=PRECISION, grid_blocks=None, notes=notes,
     )
 
@@ -214,13 +215,13 @@ def _notes(gpu: Gpu, parameters: Parameters, used: Mapping[str, Parameter], fitt
     return tuple(notes)
 
 
-def _assemble(evaluate: Callable[[Mapping[str, float]], tuple[Parts, Parts]], by_name: Mapping[str, Parameter], model_error: float,
+def _assemble(evaluate: Callable[[Mapping[str, float]], tuple[Parts, Parts]], by_name: Mapping[str, Parameter], model_errors: tuple[float, float],
               floors: tuple[float, float], read_floor_step_us: float, **identity) -> Prediction:
     """Evaluate the terms, propagate the errors and build the Prediction."""
     values = {name: one.value for name, one in by_name.items()}
     entry, step = evaluate(values)
     entry_us, step_us = _sum(entry), _sum(step)
-    entry_error, step_error = _errors(evaluate, by_name, values, entry_us, step_us, model_error)
+    entry_error, step_error = _errors(evaluate, by_name, values, entry_us, step_us, model_errors)
     floor_entry_us, floor_step_us = floors
     return Prediction(
         entry_us=entry_us, step_us=step_us,
@@ -233,9 +234,9 @@ def _assemble(evaluate: Callable[[Mapping[str, float]], tuple[Parts, Parts]], by
 
 
 def _errors(evaluate: Callable, by_name: Mapping[str, Parameter], values: dict[str, float], entry_us: float, step_us: float,
-            model_error: float) -> tuple[float, float]:
-    """Standard errors of entry and step: each parameter moved down by its own error in turn, and the model's, in quadrature."""
-    entry_variance, step_variance = (model_error * entry_us) ** 2, (model_error * step_us) ** 2
+            model_errors: tuple[float, float]) -> tuple[float, float]:
+    """Standard errors of entry and step: each parameter moved down by its own error in turn, and the model's of each, in quadrature."""
+    entry_variance, step_variance = (model_errors[0] * entry_us) ** 2, (model_errors[1] * step_us) ** 2
     for name, parameter in by_name.items():
         moved = values[name] / (1.0 + parameter.relative_error)
         if moved == values[name]:

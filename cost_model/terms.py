@@ -91,13 +91,14 @@ def stream_us(streamed_bytes: float, bytes_per_s: float, efficiency: float) -> f
     return us_from_transfer(streamed_bytes, bytes_per_s * efficiency)
 
 
-def prefetched_us(staging_bytes: float, streamed_bytes: float, bytes_per_s: float, efficiency: float, idle_us: float) -> float:
-    """Part of the stream that hides behind the serial part of the step.
+def ring_wait_us(streamed_slots: int, staging_slots: int, wave_bytes: float, bytes_per_s: float, latency_us: float) -> float:
+    """Latency that the staging ring does not cover: streamed slots × max(0, latency − (staging slots − 1) × wave / bandwidth).
 
-    The ring of staging slots keeps filling while the blocks select, exchange and fetch the latent:
-    min(staging, streamed bytes) / bandwidth, at most the time in which nothing else streams.
+    A warp multiplies one slot while the other `staging_slots - 1` are on their way; a wave is one tile of every warp of the
+    chip, and so what one more slot keeps in flight. With one slot a warp nothing is in flight while it multiplies.
     """
-    return min(stream_us(min(staging_bytes, streamed_bytes), bytes_per_s, efficiency), idle_us)
+    covered_us = (staging_slots - 1) * us_from_transfer(wave_bytes, bytes_per_s)
+    return streamed_slots * max(0.0, latency_us - covered_us)
 
 
 def epilogue_us(slots: int, warps: int, batch: int, cycles_per_tile: float, clock_mhz: float) -> float:
@@ -179,6 +180,11 @@ def first_pass_us(bytes_: float, cold_bytes_per_s: float, warm_bytes_per_s: floa
 def launch_us(nodes: int, graph_node_us: float) -> float:
     """Gaps between the kernels of a step in a replayed graph: nodes × graph_node."""
     return nodes * graph_node_us
+
+
+def first_launch_us(graph_launch_us: float, graph_node_us: float) -> float:
+    """Launch that a stepwise entry pays: a graph of one kernel, less one gap, since the steps count a gap for every kernel."""
+    return max(0.0, graph_launch_us - graph_node_us)
 
 
 def projection_excess_us(byte_floor_us: float, efficiency: float) -> float:

@@ -125,14 +125,19 @@ def _cases(heads: tuple[Head, ...], modes: list[str], precisions: list[str], pla
 
 
 def calibrate(
-    records: Annotated[list[Path] | None, typer.Argument(help="Probe records, or folders of them; the probes are run here if left out.")] = None,
+    records: Annotated[
+        list[Path] | None, typer.Argument(help="Records of probes and walks, or folders of them; the probes are run here if left out.")
+    ] = None,
     gpu: GpuHereOption = None,
     processes: ProcessesOption = 3,
     repeats: RepeatsOption = 100,
     out: Annotated[Path | None, typer.Option("--out", help="File for the calibration; <gpu>.toml here if left out.")] = None,
+    engines: Annotated[
+        Path | None, typer.Option("--engines", help="Folder of engine descriptions in which to replace torch-stepwise.toml, from its recorded walks.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn probes of this GPU (or recorded ones) into the parameters of its cost model, with standard errors."""
+    """Turn probes (and walks, where the records hold some) of this GPU into the parameters of its cost model, with standard errors."""
     from cost_model.calibrate import calibrate as calibrate_gpu
     from cost_model.calibrate import write_calibration
 
@@ -149,11 +154,23 @@ def calibrate(
         calibrated = calibrate_gpu(chip, frame)
         path = out or Path(f"{chip.id}.toml")
         write_calibration(calibrated, path)
+        described = None if engines is None else _describe_engine(calibrated, frame, engines)
         if as_json:
-            print_json({"calibration": str(path), "gpu": calibrated})
+            print_json({"calibration": str(path), "engine": None if described is None else str(described), "gpu": calibrated})
         else:
             cli_views.show_parameters(calibrated)
-            say(f"wrote {path}; copy it to data/gpus/calibrated/ for predictions to use it")
+            if described is not None:
+                say(f"wrote {described}")
+            hint = "" if path.parent.name == "calibrated" else "; copy it to data/gpus/calibrated/ for predictions to use it"
+            say(f"wrote {path}{hint}")
+
+
+def _describe_engine(gpu: Gpu, frame: pandas.DataFrame, folder: Path) -> Path:
+    """Write the torch-stepwise engine's description from the walks of a frame."""
+    from cost_model.engine_fit import TABLED_ENGINE, tabulate_engine, write_engine
+    from cost_model.fit import fit_frame
+
+    return write_engine(tabulate_engine(gpu, fit_frame(frame), gpu.calibration or ""), folder / f"{TABLED_ENGINE}.toml")
 
 
 def _gpu_of(frame: pandas.DataFrame) -> Gpu:

@@ -56,22 +56,39 @@ def test_only_one_of_the_overlapping_terms_is_exposed(mode):
     assert sum(step[name].exposed_us > 0 for name in ("products", "shared_read", "stream")) == 1
 
 
+def test_a_partly_resident_step_is_its_resident_part_and_its_stream():
+    head, gpu = Head.markov(248_320, 256), resolve(STUDY)
+    step = predict(STUDY, head, Workload(), "resident", placement=Placement(8, 40, 40, 40, 8)).terms["step"]
+    streamed = (15_520 - 132 * 80) * 4096
+    rate = gpu.curve.at(streamed + 16 * 496_640) * 0.85
+    assert step["stream"].exposed_us == pytest.approx((streamed + 496_640) / rate * 1e6 + 5 * 0.146), "each tile waits out its latency"
+    assert step["shared_read"].exposed_us == pytest.approx(40 * 4096 / 2.46e11 * 1e6), "the resident tiles"
+    assert step["epilogue"].exposed_us == pytest.approx(80 * 28 / 4 / 1980) and step["epilogue"].hidden_us == pytest.approx(40 * 28 / 4 / 1980)
+
+
 def test_a_slower_part_slows_the_step_by_just_that():
     slow, fast = study_h200(exchange_us=1.8), study_h200(exchange_us=0.8)
     difference = predicted(slow, QWEN, "resident", "int8x2").step_us - predicted(fast, QWEN, "resident", "int8x2").step_us
     assert difference == pytest.approx(1.0)
 
 
-def test_streaming_reads_what_the_ring_did_not_fetch_ahead():
-    prediction = predicted(STUDY, QWEN, "streaming", "int8x2")
-    stream = prediction.terms["step"]["stream"]
-    footprint = 9496 * 4096 + 151_936 * 2
-    assert stream.exposed_us + stream.hidden_us == pytest.approx(footprint / (0.85 * resolve(STUDY).curve.at(footprint)) * 1e6)
+def test_a_streaming_step_exposes_its_stream():
+    stream = predicted(STUDY, QWEN, "streaming", "int8x2").terms["step"]["stream"]
+    footprint = 9496 * 4096 + 16 * 151_936 * 2
+    assert stream.exposed_us == pytest.approx((9496 * 4096 + 151_936 * 2) / (0.85 * resolve(STUDY).curve.at(footprint)) * 1e6)
+    assert stream.hidden_us == 0
+
+
+def test_a_longer_walk_touches_more_before_the_matrix_comes_round_again():
+    """Base logits of all steps pass through L2: near its edge a longer walk streams more slowly."""
+    head = Head.markov(180_000, 256)
+    short, long = (predicted(STUDY, head, "streaming", "int8x2", steps=steps).step_us for steps in (1, 64))
+    assert long > short
 
 
 def test_resident_entry_holds_the_load_of_the_shard():
     load = predicted(STUDY, QWEN, "resident", "int8x2").terms["entry"]["shard_load"].exposed_us
-    assert load == pytest.approx(38_895_616 / resolve(STUDY).curve.at(38_895_616 + 16 * 303_872) * 1e6)
+    assert load == pytest.approx(38_895_616 / resolve(STUDY).curve.at(38_895_616 + 303_872) * 1e6)
     cold = predicted(STUDY, QWEN, "resident", "int8x2", l2_state="serving").terms["entry"]["shard_load"].exposed_us
     assert cold == pytest.approx(38_895_616 / 4.65e12 * 1e6)
 

@@ -37,11 +37,11 @@ def test_latent_is_hidden_behind_the_exchange_when_it_is_pulled_ahead():
     assert terms.latent_us(0.15, 0.35, 0.1, cold=True) == pytest.approx(0.15 + 0.25)
 
 
-def test_stream_and_what_runs_ahead():
+def test_a_ring_covers_the_latency_that_its_other_slots_outlast():
     assert terms.stream_us(1e6, 1e12, 0.5) == pytest.approx(2.0)
-    assert terms.prefetched_us(2e5, 1e6, 1e12, 0.5, idle_us=10) == pytest.approx(0.4)
-    assert terms.prefetched_us(2e6, 1e6, 1e12, 0.5, idle_us=10) == pytest.approx(2.0), "no more than there is"
-    assert terms.prefetched_us(2e6, 1e6, 1e12, 0.5, idle_us=1) == 1, "no longer than the stream would idle"
+    assert terms.ring_wait_us(5, 1, 4e6, 8e12, 0.15) == pytest.approx(5 * 0.15), "one slot: nothing is in flight meanwhile"
+    assert terms.ring_wait_us(9, 2, 0.8e6, 8e12, 0.15) == pytest.approx(9 * 0.05), "a wave of 0.1 us covers two thirds"
+    assert terms.ring_wait_us(9, 4, 4e6, 8e12, 0.15) == 0 == terms.ring_wait_us(0, 1, 4e6, 8e12, 0.15)
 
 
 def test_epilogue_divides_by_four_schedulers():
@@ -79,5 +79,6 @@ def test_first_pass_is_only_what_a_later_one_saves():
 
 def test_stepwise_parts():
     assert terms.launch_us(4, 0.5) == 2
+    assert terms.first_launch_us(2.5, 0.7) == pytest.approx(1.8) and terms.first_launch_us(0.2, 0.5) == 0
     assert terms.projection_excess_us(20, 0.8) == pytest.approx(5)
     assert terms.selection_us(9, 6, 500_000) == pytest.approx(12)

@@ -1,0 +1,100 @@
+"""Describe the torch-stepwise reference from recorded walks: a table of measured steps, and its file in `data/engines/`.
+
+The library picks another matrix-vector kernel at some vocabularies (54 us at 129,280 rows, 38 at 151,936 on an H200), so no
+smooth formula of bytes holds; the table keeps each measured shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median, stdev
+
+from cost_model import terms
+from cost_model.calibrate import CalibrationError
+from cost_model.engines import COLD_ENTRY, ENGINE_SCHEMA_VERSION, Engine, EnginePath, EnginePoint, load_engine
+from cost_model.figures import Figure, figure_lines, toml_number, toml_text
+from cost_model.files import write_text_whole
+from cost_model.fit import SeriesKey, StepFit
+from cost_model.gpu import Gpu
+from cost_model.parameters import resolve
+from cost_model.stepwise import PRECISION, byte_rate
+
+TABLED_ENGINE = "torch-stepwise"
+"""The engine whose steps are kept as measured points."""
+
+Z_95 = 1.96
+
+
+def tabulate_engine(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: str) -> Engine:
+    """Return the torch-stepwise engine with points and entries from the fits of its greedy series at batch 1.
+
+    Args:
+        gpu: calibrated; its launch times and byte rate are what a point is measured beyond.
+        origin: records, cited.
+
+    Raises:
+        CalibrationError: no usable series of the engine.
+    """
+    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation == TABLED_ENGINE and (key.batch or 1) == 1 and not key.temperature]
+    if not series:
+        raise CalibrationError(f"no usable series of {TABLED_ENGINE} at batch 1; measure some, or leave the engine's description as it is")
+    path = load_engine(TABLED_ENGINE).paths[0]
+    values = resolve(gpu).values
+    shapes: dict[tuple[int, int], list[StepFit]] = {}
+    for key, fit in series:
+        shapes.setdefault((key.padded_vocab_size or key.vocab_size, key.rank), []).append(fit)
+    launches_us = terms.launch_us(path.nodes, values["graph_node_us"])
+    points = tuple(EnginePoint(vocab, rank, _beyond_floor(gpu, vocab, rank, launches_us, of_shape, origin)) for (vocab, rank), of_shape in sorted(shapes.items()))
+    launch_us = terms.first_launch_us(values["graph_launch_us"], values["graph_node_us"])
+    warm = [fit.entry_us - launch_us for key, fit in series if key.l2_state == "warm"]
+    cold = [fit.entry_us - launch_us for key, fit in series if key.l2_state != "warm"]
+    figures = dict(path.figures)
+    if warm:
+        figures["entry_us"] = _entry(warm, 0.0, f"median over warm series of the intercept less the first launch, at least 0; {origin}")
+        figures[COLD_ENTRY] = _entry(cold, figures["entry_us"].value, f"median over cold and serving series, less the same when warm; {origin}")
+    return Engine(TABLED_ENGINE, gpu.id, f"recorded walks: {origin}", (replace(path, figures=figures, points=points),))
+
+
+def _beyond_floor(gpu: Gpu, vocab: int, rank: int, launches_us: float, fits: list[StepFit], origin: str) -> Figure:
+    """Median step of a shape over its L2 states less launches and byte floor."""
+    steps = [fit.step_us for fit in fits]
+    matrix = terms.matrix_bytes(vocab, rank, PRECISION)
+    floor_us = terms.read_floor_us(matrix, byte_rate(gpu, resolve(gpu).curve, matrix))
+    within = median((fit.step_us_high - fit.step_us_low) / 2 / Z_95 for fit in fits)
+    error = max(within, stdev(steps) if len(steps) > 1 else 0.0)
+    left = median(steps) - launches_us - floor_us
+    if left <= 0:
+        raise CalibrationError(f"{TABLED_ENGINE} at {vocab} x {rank} takes {median(steps):.2f} us a step, below launches and byte floor "
+                               f"({launches_us + floor_us:.2f}); the floor is wrong, or the record is of another GPU than {gpu.id}")
+    return Figure(left, "us", "derived", f"step of {len(fits)} series less {toml_number(round(launches_us, 4))} us of launches and "
+                  f"{toml_number(round(floor_us, 4))} us of byte floor; {origin}", error)
+
+
+def _entry(values: list[float], base_us: float, source: str) -> Figure:
+    """Median of entries above a base, at least 0."""
+    return Figure(max(0.0, median(values) - base_us) if values else 0.0, "us", "derived", source, stdev(values) if len(values) > 1 else None)
+
+
+def write_engine(engine: Engine, path: Path | str) -> Path:
+    """Write an engine's description as TOML, whole or not at all; `engines.load_engine` reads it."""
+    lines = [f"# What the stepwise paths of {engine.name} cost beside launches and bytes. Written by `wts-lab calibrate --engines`; not edited by hand.",
+             f"schema_version = {ENGINE_SCHEMA_VERSION}", f"name = {toml_text(engine.name)}", f"fitted_on = {toml_text(engine.fitted_on)}",
+             f"fitted_to = {toml_text(engine.fitted_to)}", ""]
+    for one in engine.paths:
+        lines += _path_lines(one)
+    return write_text_whole(path, "\n".join(lines).rstrip("\n") + "\n")
+
+
+def _path_lines(path: EnginePath) -> list[str]:
+    """Return the TOML lines of a path."""
+    lines = ["[[paths]]", f"variant = {toml_text(path.variant)}", f"kernel = {toml_text(path.kernel)}", f"what = {toml_text(path.what)}", f"nodes = {path.nodes}"]
+    lines += [f"{name} = {toml_number(getattr(path, name))}" for name in ("max_batch", "max_temperature") if getattr(path, name) is not None]
+    lines.append("")
+    for name, figure in path.figures.items():
+        lines += figure_lines(f"[paths.figures.{name}]", figure)
+    for point in path.points:
+        lines += ["[[paths.points]]", f"vocab_size = {point.vocab_size}", f"rank = {point.rank}"]
+        lines += figure_lines("[paths.points.beyond_floor_us]", point.beyond_floor_us)
+    return lines
