@@ -74,6 +74,30 @@ def test_registers_of_one_tile():
     assert (register_cap(8), register_cap(16), register_cap(4)) == (255, 128, 255)
 
 
+PTXAS_REGISTERS = {(5, 4, 0, 0): 238, (4, 5, 0, 0): 214, (5, 3, 0, 0): 242, (5, 5, 0, 0): 244, (5, 5, 5, 1): 255, (5, 4, 6, 2): 255, (0, 0, 9, 4): 124}
+"""Slots a warp -> registers a thread that ptxas reported without spills: sm_90, 8 warps, rank 256, int8x2."""
+
+
+@pytest.mark.parametrize("slots, registers", PTXAS_REGISTERS.items())
+def test_what_ptxas_did_not_spill_is_not_claimed_to_spill(slots, registers):
+    claim = registers_claim(Placement(8, *(8 * count for count in slots)), 256, "int8x2")
+    assert not claim.spills and registers <= register_cap(8)
+    if not slots[2]:
+        assert claim.registers_per_thread == pytest.approx(registers, abs=6), "a resident walk needs what is claimed"
+
+
+def test_six_register_tiles_a_warp_are_claimed_to_spill():
+    assert registers_claim(Placement(8, 48, 24, 0, 0), 256, "int8x2").spills, "ptxas spills up to 52 bytes"
+
+
+@pytest.mark.parametrize("vocab, precision, mode, slots", [
+    (129_280, "int8x2", "resident", (5, 3, 0, 0)), (151_936, "int8x2", "resident", (5, 4, 0, 0)), (154_880, "int8x2", "resident", (5, 5, 0, 0)),
+    (248_320, "int8x2", "resident", (5, 5, 5, 1)), (151_936, "int8x2", "streaming", (0, 0, 9, 4)), (151_936, "bf16", "streaming", (0, 0, 9, 2)),
+])
+def test_the_placements_that_were_measured_on_an_h200_are_the_planned_ones(vocab, precision, mode, slots):
+    assert plan(GPUS["h200-sxm"], Head.markov(vocab, 256), precision, mode) == Placement(8, *(8 * count for count in slots))
+
+
 def test_seven_tiles_a_warp_spill_at_eight_warps_and_five_do_not():
     assert registers_claim(Placement(8, 56, 16, 0, 0), 256, "int8x2").spills
     assert not registers_claim(Placement(8, 40, 32, 0, 0), 256, "int8x2").spills
