@@ -73,7 +73,7 @@ def recorded_gpus(records: Path | None = None) -> tuple[str, ...]:
 
 
 def read_recording(gpu_id: str | None = None, records: Path | None = None) -> Recording:
-    """All recorded walks of a GPU, or of the GPU recorded last when none is named; newest run of each configuration only.
+    """All recorded walks of a GPU, or of the GPU recorded last when none is named; the fullest run of each configuration only.
 
     Raises:
         NothingRecorded: there is no record of that GPU; lists those that have one.
@@ -95,8 +95,8 @@ def _recording(gpu_id: str, folder: Path) -> Recording:
 
 
 def recording_of(frame: pandas.DataFrame, gpu_id: str) -> Recording:
-    """A Recording of a frame of walk rows: probes out, newest run of each configuration kept, origin read from the rows."""
-    walks = newest_runs(frame[frame["probe"] == NO_PROBE])
+    """A Recording of a frame of walk rows: probes out, the fullest run of each configuration kept, origin read from the rows."""
+    walks = fullest_runs(frame[frame["probe"] == NO_PROBE])
     if walks.empty:
         raise NothingRecorded(f"the records of {gpu_id} hold no walk, only probes; run `wts-lab study` on that GPU")
     days = sorted(str(moment)[:10] for moment in walks["recorded_at_utc"])
@@ -104,13 +104,19 @@ def recording_of(frame: pandas.DataFrame, gpu_id: str) -> Recording:
     return Recording(gpu_id, str(names[0]) if len(names) else gpu_id, (days[0], days[-1]), walks)
 
 
-def newest_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Keep, for each configuration, the rows of the run that began last; order is kept."""
+def fullest_runs(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Keep, for each configuration, the rows of the run with the most processes and walk lengths, the newest of equals.
+
+    A quick look (one process, three lengths) so never hides a full series. Order is kept.
+    """
     if frame.empty:
         return frame
+    configuration = [frame[name] for name in CONFIGURATION_COLUMNS]
     begun = frame.groupby("run_id")["recorded_at_utc"].transform("min")
-    newest = begun.groupby([frame[name] for name in CONFIGURATION_COLUMNS], dropna=False).transform("max")
-    return frame[begun == newest]
+    points = frame.groupby([*configuration, frame["run_id"]], dropna=False)["steps"].transform("size")
+    fullest = points == points.groupby(configuration, dropna=False).transform("max")
+    newest = begun.where(fullest).groupby(configuration, dropna=False).transform("max")
+    return frame[fullest & (begun == newest)]
 
 
 def select_walks(recording: Recording, **wanted: object) -> pandas.DataFrame:

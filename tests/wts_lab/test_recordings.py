@@ -1,4 +1,4 @@
-"""Recorded runs: found, filtered to the newest and to one configuration, and labelled with their origin."""
+"""Recorded runs: found, filtered to the fullest run and to one configuration, and labelled with their origin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 from cost_model.gpu import load_gpu
 from cost_model.head import Head
 from cost_model.measurement import RecordError, walk_row, write_walk
-from tests.synthetic_records import GPU_ID, GPU_NAME, synthetic_rows, write_synthetic
+from tests.synthetic_records import GPU_ID, GPU_NAME, STEPS, synthetic_rows, write_synthetic
 from wts_lab.recordings import NothingRecorded, describe_origin, read_recording, recorded_gpus, recorded_rows
 
 GPU, HEAD = load_gpu(GPU_ID), Head.markov(151_936, 256)
@@ -57,6 +57,15 @@ def test_rows_are_those_of_the_asked_ways_in_the_order_recorded(tmp_path: Path) 
         "warm"
     }
     assert [row["process_index"] for row in recording.rows] == sorted(row["process_index"] for row in recording.rows)
+
+
+@pytest.mark.parametrize(("steps", "kept"), [((1, 7, 16), "synthetic"), (STEPS, "later")])
+def test_a_quick_look_does_not_hide_a_full_series_but_an_equal_newer_one_does(tmp_path: Path, steps: tuple, kept: str) -> None:
+    folder = write_synthetic(tmp_path)
+    later = [{**row, "run_id": "later", "recorded_at_utc": "2026-02-03T00:00:00+00:00"} for row in synthetic_rows(steps=steps)]
+    write_walk(folder / GPU_ID / "2026-02-03-later.parquet", later)
+    rows = recorded_rows(GPU, HEAD, (RESIDENT,), "warm", max_steps=16, records=folder).rows
+    assert {row["run_id"] for row in rows} == {kept} and {row["steps"] for row in rows} == set(STEPS)
 
 
 def test_of_several_placements_only_the_fastest_is_replayed(tmp_path: Path) -> None:
