@@ -33,6 +33,10 @@ PRIMARY_VARIANTS: Mapping[str, str] = {
 """Of each probe the variant that a calibration reads: what the walk does at its best. The walk prefetches, so it is compared with
 probes that keep enough in flight: 512 threads of plain loads, not 256 threads that wait for each load."""
 
+MODELLED_EXCHANGE = "slots-x1"
+"""Exchange of the walk that `exchange_us` stands for: the probe's walk-r1. Series with another one are experiments, and take no
+part in a calibration."""
+
 TIME_PARAMETERS = {
     "exchange": "exchange_us", "l2_latency": "l2_latency_us", "hbm_latency": "hbm_latency_us", "graph_launch": "graph_launch_us",
     "cooperative_launch": "cooperative_launch_us", "graph_node": "graph_node_us",
@@ -179,7 +183,7 @@ def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: s
     Raises:
         CalibrationError: no usable series.
     """
-    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation == FUSED_IMPLEMENTATION]
+    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation == FUSED_IMPLEMENTATION and is_modelled(key)]
     if not series:
         raise CalibrationError(f"no usable walk series of {FUSED_IMPLEMENTATION}; measure some, or calibrate from probes alone")
     streams = any((key.streamed_tiles or 0) > 0 or key.mode == "streaming" for key, _ in series)
@@ -215,8 +219,16 @@ def _fit_part(gpu: Gpu, series: list[tuple[SeriesKey, StepFit]], part: str, name
     return gpu.with_figures({**figures, error_name: Figure(max(error, LEAST_MODEL_ERROR), "ratio", "measured", source)})
 
 
+def is_modelled(key: SeriesKey) -> bool:
+    """Tell whether the model describes a series: all but walks with an experimental exchange."""
+    return key.exchange in (None, MODELLED_EXCHANGE)
+
+
 def predict_series(gpu: Gpu, key: SeriesKey, steps: int = 16):
-    """Return the prediction of a recorded series: its head, workload, mode, implementation, placement and grid."""
+    """Return the prediction of a recorded series: its head, workload, mode, implementation, placement and grid.
+
+    A placement that ran is not refused, whatever the planner thinks of it.
+    """
     target = key.target_vocab_size or key.vocab_size
     head = Head(f"markov-{key.vocab_size}-r{key.rank}", key.head_kind or "markov", key.vocab_size, target, key.padded_vocab_size or key.vocab_size, key.rank,
                 key.hidden_size, key.gru_size, key.candidate_pool)
@@ -228,4 +240,4 @@ def predict_series(gpu: Gpu, key: SeriesKey, steps: int = 16):
     if key.warps:
         counts = (key.register_tiles, key.shared_tiles, key.streamed_tiles, key.staging_tiles, key.tensor_tiles)
         placement = Placement(key.warps, *(count or 0 for count in counts))
-    return predict(gpu, head, workload, key.mode, placement=placement, grid_blocks=key.grid_blocks)
+    return predict(gpu, head, workload, key.mode, placement=placement, grid_blocks=key.grid_blocks, ran=placement is not None)

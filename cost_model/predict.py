@@ -112,7 +112,7 @@ class Prediction:
 
 
 def predict(gpu: Gpu, head: Head, workload: Workload, mode: str, implementation: str | None = None,
-            placement: Placement | None = None, *, variant: str | None = None, grid_blocks: int | None = None) -> Prediction:
+            placement: Placement | None = None, *, variant: str | None = None, grid_blocks: int | None = None, ran: bool = False) -> Prediction:
     """Predict one walk.
 
     Args:
@@ -120,6 +120,7 @@ def predict(gpu: Gpu, head: Head, workload: Workload, mode: str, implementation:
         placement: of the fused modes; planned where None.
         variant: path within an engine; the one the engine takes where None.
         grid_blocks: thread blocks of the fused modes; one a multiprocessor where None.
+        ran: the placement has run on this GPU, so whether it fits is not asked.
 
     Raises:
         BadInput: unknown mode, implementation or variant, or a combination that does not exist.
@@ -137,17 +138,17 @@ def predict(gpu: Gpu, head: Head, workload: Workload, mode: str, implementation:
         return _predict_stepwise(gpu, head, workload, parameters, implementation or DEFAULT_STEPWISE, variant)
     if implementation not in (None, FUSED_IMPLEMENTATION) or variant is not None:
         raise BadInput(f"{mode} is run by {FUSED_IMPLEMENTATION} only, without variants; {implementation or variant!r} was given")
-    return _predict_fused(gpu, head, workload, mode, parameters, placement, grid_blocks)
+    return _predict_fused(gpu, head, workload, mode, parameters, placement, grid_blocks, ran)
 
 
 def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, parameters: Parameters, placement: Placement | None,
-                   grid_blocks: int | None) -> Prediction:
+                   grid_blocks: int | None, ran: bool) -> Prediction:
     """Predict the persistent kernel."""
     blocks = gpu.sm_count if grid_blocks is None else grid_blocks
     if placement is None:
         placement = plan(gpu, head, workload.precision, mode, grid_blocks=blocks)
     else:
-        _check_placement(gpu, head, workload, mode, placement, blocks)
+        _check_placement(gpu, head, workload, mode, placement, blocks, ran)
     case = fused_case(gpu, head, workload, placement, blocks)
     curve = parameters.curve
     used = parameters.only(gpu, fused_parameters(workload.precision))
@@ -189,8 +190,9 @@ def _predict_stepwise(gpu: Gpu, head: Head, workload: Workload, parameters: Para
     )
 
 
-def _check_placement(gpu: Gpu, head: Head, workload: Workload, mode: str, placement: Placement, blocks: int) -> None:
-    """Raise PlanError unless the placement holds the vocabulary, fits the GPU and suits the mode."""
+def _check_placement(gpu: Gpu, head: Head, workload: Workload, mode: str, placement: Placement, blocks: int,
+                     ran: bool) -> None:
+    """Raise PlanError unless the placement holds the vocabulary, suits the mode and, where it has not run yet, fits the GPU."""
     needed = slots_needed(head.padded_vocab_size, blocks, placement.warps) * placement.warps
     if placement.tiles < needed:
         raise PlanError(f"the placement holds {placement.tiles} tiles a block; {head.name} needs {needed} on {blocks} blocks")
@@ -198,7 +200,7 @@ def _check_placement(gpu: Gpu, head: Head, workload: Workload, mode: str, placem
         raise PlanError("a streaming walk keeps nothing; register_tiles, shared_tiles and tensor_tiles must be 0")
     if mode == "resident" and placement.streamed_tiles == placement.tiles:
         raise PlanError("a resident walk keeps at least one slot; use mode streaming for none")
-    problem = capacity_problem(placement, gpu, head.rank, workload.precision)
+    problem = None if ran else capacity_problem(placement, gpu, head.rank, workload.precision)
     if problem:
         raise PlanError(problem)
 

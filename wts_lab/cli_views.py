@@ -171,10 +171,12 @@ def study_facts(result: StudyResult, written: Written) -> dict[str, Any]:
 
 
 def show_parameters(gpu: Gpu) -> None:
-    """Show the parameters that a calibration fixed, with their standard errors."""
+    """Show the parameters and residual coefficients that a calibration fixed, with their standard errors."""
     from cost_model.gpu import CALIBRATED_PARAMETERS
+    from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, RESIDUALS
 
-    known = [(name, gpu.figure(name)) for name in CALIBRATED_PARAMETERS if gpu.has(name)]
+    names = (*CALIBRATED_PARAMETERS, *RESIDUALS, MODEL_ERROR, ENTRY_ERROR)
+    known = [(name, gpu.figure(name)) for name in names if gpu.has(name)]
     print_table(
         f"Parameters of {gpu.name}", ("parameter", "value", "standard error", "unit", "kind"),
         [(name, f"{figure.value:.5g}", "n/a" if figure.standard_error is None else f"{figure.standard_error:.2g}", figure.unit, figure.kind)

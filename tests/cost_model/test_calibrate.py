@@ -1,5 +1,7 @@
 """Calibration: known primitives come back from made-up probe rows, residuals from made-up walks, and the file reads back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,10 +11,10 @@ from cost_model.gpu import BandwidthMismatch, load_gpu, read_calibration
 from cost_model.head import Head
 from cost_model.measurement import walk_row
 from cost_model.parameters import RESIDUALS, resolve
-from cost_model.placement import plan
+from cost_model.placement import Placement, PlanError, plan
 from cost_model.predict import predict
 from cost_model.workload import Workload
-from tests.cost_model.walk_examples import exact_fit, series_key, study_h200
+from tests.cost_model.walk_examples import QWEN, exact_fit, series_key, study_h200
 
 FACTS = load_gpu("h200-sxm", calibrated=False)
 TIMES_US = {"exchange": 0.8, "l2_latency": 0.146, "hbm_latency": 0.35, "graph_launch": 2.5, "cooperative_launch": 3.2, "graph_node": 0.52}
@@ -142,6 +144,20 @@ def test_published_engine_times_do_not_take_part():
     key = series_key("stepwise", "bf16", "sglang-0.5.23", "greedy")
     with pytest.raises(CalibrationError, match="no usable walk series"):
         fit_residuals(study_h200(), [(key, exact_fit(40.0, 8.0)), (series_key("resident"), exact_fit(0, 0, status="inconclusive"))])
+
+
+def test_experiments_with_the_exchange_take_no_part():
+    fits = walk_fits(study_h200(**TRUTH))
+    odd = [(replace(key, exchange="slots-x8"), exact_fit(9 * fit.step_us, fit.entry_us)) for key, fit in fits]
+    gpu = fit_residuals(study_h200(), [*fits, *odd])
+    assert gpu.value("fused_overhead_us") == pytest.approx(TRUTH["fused_overhead_us"], rel=1e-3)
+
+
+def test_a_placement_that_ran_is_predicted_although_the_planner_refuses_it():
+    key = series_key("resident", placement=(48, 24, 0, 0))
+    assert predict_series(study_h200(), key).step_us > 0
+    with pytest.raises(PlanError, match="registers a thread"):
+        predict(study_h200(), QWEN, Workload(), "resident", placement=Placement(8, 48, 24, 0, 0))
 
 
 def test_walks_in_the_same_frame_fix_the_residuals():
