@@ -13,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wts_lab.bench_plan import WalkCase, exchange_name, exchange_replicas
 from wts_lab.nvml import ClockReading, NvmlDevice
 from wts_lab.timing import CudaQueue, GateTimer
+
+if TYPE_CHECKING:
+    from cost_model.gpu import Gpu
+    from wts_lab.abi import WalkSpec
 
 CHECKED_DRAWS = 4
 """Fresh inputs on which each case is compared with the twin; each is walked at every walk length."""
@@ -57,6 +61,16 @@ class Flusher:
         """Enqueue the flush on the current stream."""
         self._written.fill_(1.0)
         self._torch.sum(self._read, dim=0, out=self._sum)
+
+
+def walk_spec(case: WalkCase, gpu: Gpu) -> WalkSpec:
+    """The instantiation that a fused case runs on a GPU; raises as :func:`wts_lab.walk.plan_walk`."""
+    from wts_lab.walk import EXCHANGE_REPLICAS, plan_walk
+
+    replicas = EXCHANGE_REPLICAS if case.exchange is None else exchange_replicas(case.exchange)
+    return plan_walk(
+        gpu, case.head, mode=case.mode, precision=case.precision, placement=case.placement, replicas=replicas
+    ).spec
 
 
 class GroupInputs:
@@ -299,28 +313,14 @@ class GpuBench:
         import os
         from concurrent.futures import ThreadPoolExecutor
 
-        import torch
-
         from wts_lab.build import build_walk
+        from wts_lab.walk import device_arch, device_gpu
 
-        arch = "sm_{}{}".format(*torch.cuda.get_device_capability(self._device))
-        specs = {self._spec_of(case) for case in cases if case.implementation == "wts"} - self._built
+        gpu, arch = device_gpu(self._device), device_arch(self._device)
+        specs = {walk_spec(case, gpu) for case in cases if case.implementation == "wts"} - self._built
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(lambda spec: build_walk(spec, arch), sorted(specs, key=lambda spec: spec.name())))
         self._built |= specs
-
-    def _spec_of(self, case: WalkCase) -> Any:
-        """The instantiation that ``Walk`` will ask for; a wrong guess only means that it builds its own later."""
-        from cost_model.placement import plan
-        from wts_lab.abi import WalkSpec
-        from wts_lab.packing import count_tiles
-        from wts_lab.walk import EXCHANGE_REPLICAS, device_gpu
-
-        gpu = device_gpu(self._device)
-        blocks = min(gpu.sm_count, count_tiles(case.head.vocab_size))
-        placement = case.placement or plan(gpu, case.head, case.precision, case.mode, grid_blocks=blocks)
-        replicas = EXCHANGE_REPLICAS if case.exchange is None else exchange_replicas(case.exchange)
-        return WalkSpec.of(placement, rank=case.head.rank, precision=case.precision, replicas=replicas)
 
     def prepare(self, cases: Sequence[WalkCase], steps: Sequence[int], seed: int) -> list[Subject]:
         """Build, upload and capture the cases of one group over shared inputs."""

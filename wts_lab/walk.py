@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import dataclass
 
 import torch
 
 from cost_model.gpu import Figure, Gpu, UnknownGpu, recognise_gpu
+from cost_model.head import Head
 from cost_model.placement import Placement, plan
 from wts_lab import abi, packing, quantize
 from wts_lab.build import BuildRecord, build_walk, load_binding
@@ -47,6 +49,12 @@ class AnchorOutOfRange(RuntimeError):
         super().__init__(f"the anchor of row {row} is not a target id: it must be from 0 to {target_vocab_size - 1}")
 
 
+def device_arch(device: torch.device) -> str:
+    """Architecture that kernels for a device are built for, such as ``sm_90``."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
 def device_gpu(device: torch.device) -> Gpu:
     """The catalogue's description of a device; an unlisted one gets the few facts that the driver tells.
 
@@ -64,6 +72,37 @@ def device_gpu(device: torch.device) -> Gpu:
         }
         figures = {name: Figure(value, unit, "datasheet", "the driver's device properties") for name, (value, unit) in facts.items()}
         return Gpu("unverified", properties.name, (), (properties.major, properties.minor), figures)
+
+
+@dataclass(frozen=True)
+class WalkPlan:
+    """What to build for a request: blocks of the grid, tiles of a block, and the instantiation."""
+
+    grid_blocks: int
+    placement: Placement
+    spec: abi.WalkSpec
+
+
+def plan_walk(
+    gpu: Gpu,
+    shape: Head,
+    *,
+    mode: str,
+    precision: str,
+    placement: Placement | None = None,
+    replicas: int = EXCHANGE_REPLICAS,
+    probe: str = "none",
+) -> WalkPlan:
+    """The plan of a walk of ``shape`` on ``gpu``; the planner's placement where none is given.
+
+    Raises ``ValueError`` for a placement that cannot hold the matrix or contradicts the mode, ``PlanError`` where nothing fits.
+    """
+    tiles = packing.count_tiles(shape.vocab_size)
+    grid_blocks = min(gpu.sm_count, tiles)
+    chosen = placement or plan(gpu, shape, precision, mode, grid_blocks=grid_blocks)
+    _check_placement(chosen, mode, tiles, grid_blocks)
+    spec = abi.WalkSpec.of(chosen, rank=shape.rank, precision=precision, replicas=replicas, probe=probe)
+    return WalkPlan(grid_blocks, chosen, spec)
 
 
 class Walk:
@@ -109,21 +148,17 @@ class Walk:
         self.shape, self.steps, self.mode, self.precision = head.shape, steps, mode, precision
         _check_request(head.shape, steps, max_batch, mode, precision, rounding)
         self.gpu = device_gpu(self.device)
-        tiles = packing.count_tiles(self.shape.vocab_size)
-        self.grid_blocks = min(self.gpu.sm_count, tiles)
-        self.placement = placement or plan(self.gpu, self.shape, precision, mode, grid_blocks=self.grid_blocks)
-        _check_placement(self.placement, mode, tiles, self.grid_blocks)
-        self.spec = abi.WalkSpec.of(
-            self.placement, rank=self.shape.rank, precision=precision, replicas=replicas, probe=probe
+        planned = plan_walk(
+            self.gpu, self.shape, mode=mode, precision=precision, placement=placement, replicas=replicas, probe=probe
         )
-        major, minor = torch.cuda.get_device_capability(self.device)
-        self.build: BuildRecord = build_walk(self.spec, f"sm_{major}{minor}", log=log, cancel=cancel)
+        self.grid_blocks, self.placement, self.spec = planned.grid_blocks, planned.placement, planned.spec
+        self.build: BuildRecord = build_walk(self.spec, device_arch(self.device), log=log, cancel=cancel)
         self._binding = load_binding(log)
         self._library = ctypes.CDLL(str(self.build.library))
         self._library.wts_error_string.restype = ctypes.c_char_p
         self.description = self._describe()
         self._upload(head, draft_to_target)
-        self._params = self._parameters(tiles, expected_blocks or self.grid_blocks, max_polls)
+        self._params = self._parameters(expected_blocks or self.grid_blocks, max_polls)
         self._addresses = tuple(
             ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value for name in ("wts_walk_launch", "wts_error_string")
         )
@@ -166,14 +201,14 @@ class Walk:
         self._control = torch.zeros(abi.CONSTANTS["kControlWords"], dtype=torch.int32, device=self.device)
         self.phase_clocks = torch.zeros((self.grid_blocks, abi.CONSTANTS["kPhases"]), dtype=torch.int64, device=self.device)
 
-    def _parameters(self, tiles: int, expected_blocks: int, max_polls: int) -> abi.WalkParams:
+    def _parameters(self, expected_blocks: int, max_polls: int) -> abi.WalkParams:
         def address(tensor: torch.Tensor | None) -> int | None:
             return None if tensor is None else tensor.data_ptr()
 
         return abi.WalkParams(
             matrix=address(self._matrix), row_scales=address(self._scales), latents=address(self._latents),
             draft_to_target=address(self._map), slots=address(self._slots), control=address(self._control),
-            phase_clocks=address(self.phase_clocks), vocab_size=self.shape.vocab_size, vocab_tiles=tiles,
+            phase_clocks=address(self.phase_clocks), vocab_size=self.shape.vocab_size, vocab_tiles=packing.count_tiles(self.shape.vocab_size),
             target_vocab_size=self.shape.target_vocab_size, expected_blocks=expected_blocks, max_polls=max_polls,
         )
 

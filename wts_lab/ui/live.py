@@ -85,23 +85,13 @@ def build_ahead(case: WalkCase, cancel: threading.Event, log: Log) -> None:
         return
     import torch
 
-    from cost_model.placement import plan
-    from cost_model.terms import tiles_of
-    from wts_lab.abi import WalkSpec
+    from wts_lab.bench_gpu import walk_spec
     from wts_lab.build import build_walk, load_binding
-    from wts_lab.walk import EXCHANGE_REPLICAS, device_gpu
+    from wts_lab.walk import device_arch, device_gpu
 
-    gpu = device_gpu(torch.device("cuda", 0))
-    blocks = min(gpu.sm_count, tiles_of(case.head.vocab_size))
-    placement = case.placement or plan(gpu, case.head, case.precision, case.mode, grid_blocks=blocks)
-    major, minor = torch.cuda.get_device_capability(0)
+    device = torch.device("cuda", 0)
     log(f"Building {case.label}.")
-    record = build_walk(
-        WalkSpec.of(placement, rank=case.head.rank, precision=case.precision, replicas=EXCHANGE_REPLICAS),
-        f"sm_{major}{minor}",
-        log=log,
-        cancel=cancel,
-    )
+    record = build_walk(walk_spec(case, device_gpu(device)), device_arch(device), log=log, cancel=cancel)
     load_binding(log)
     log(f"Built: {record.registers_per_thread} registers a thread, {record.spill_bytes} bytes spilled.")
 

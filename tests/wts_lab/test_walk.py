@@ -1,0 +1,50 @@
+"""The walk before it reaches a GPU: what is planned and what is refused. Its results are tested in tests/gpu/test_walk.py."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cost_model import Head, load_gpu  # noqa: E402
+from cost_model.placement import Placement, PlanError, plan  # noqa: E402
+from wts_lab.bench_gpu import walk_spec  # noqa: E402
+from wts_lab.bench_plan import resident_case, streaming_case  # noqa: E402
+from wts_lab.heads import MarkovHead  # noqa: E402
+from wts_lab.walk import LaunchRefused, Walk, plan_walk  # noqa: E402
+
+H200, QWEN = load_gpu("h200-sxm"), Head.markov(151_936, 256)
+
+
+@pytest.mark.parametrize(("mode", "precision"), [("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16")])
+def test_without_a_placement_the_planners_is_built_over_every_multiprocessor(mode, precision):
+    planned = plan_walk(H200, QWEN, mode=mode, precision=precision)
+    assert planned.grid_blocks == 132
+    assert planned.placement == plan(H200, QWEN, precision, mode)
+    assert planned.spec.slots == planned.placement.slots and planned.spec.rank == 256
+
+
+@pytest.mark.parametrize("vocab_size", [1, 16, 17, 2111, 2112])
+def test_a_small_vocabulary_gets_no_more_blocks_than_tiles(vocab_size):
+    planned = plan_walk(H200, Head.markov(vocab_size, 64), mode="resident", precision="int8x2")
+    assert planned.grid_blocks == min(132, -(-vocab_size // 16))
+
+
+def test_the_benchmark_builds_what_the_walk_will_ask_for():
+    for case in (resident_case(QWEN), streaming_case(QWEN)):
+        assert walk_spec(case, H200) == plan_walk(H200, QWEN, mode=case.mode, precision=case.precision).spec
+
+
+def test_a_placement_that_cannot_hold_the_matrix_or_contradicts_the_mode_is_refused():
+    with pytest.raises(ValueError, match="holds 64 tiles a block; 9496 tiles over 132 blocks need 72"):
+        plan_walk(H200, QWEN, mode="resident", precision="int8x2", placement=Placement(8, 40, 24, 0, 0))
+    with pytest.raises(ValueError, match="a streaming walk keeps nothing on chip"):
+        plan_walk(H200, QWEN, mode="streaming", precision="int8x2", placement=Placement(8, 40, 32, 0, 0))
+    with pytest.raises(PlanError, match="bf16"):
+        plan_walk(load_gpu("rtx-4090"), Head.markov(1 << 20, 512), mode="resident", precision="bf16")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU is told")
+def test_without_a_gpu_a_walk_says_what_still_works():
+    with pytest.raises(LaunchRefused, match="no CUDA device is visible.*recorded runs need none"):
+        Walk(MarkovHead.random(64, 32), steps=3, mode="resident")
