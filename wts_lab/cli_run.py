@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from cost_model.gpu import Gpu
     from cost_model.head import Head
+    from cost_model.residuals import ModeErrors
     from wts_lab.bench_plan import WalkCase
 
 STANDARD_STEPS = "1,2,4,7,11,15,16"
@@ -156,9 +157,11 @@ def calibrate(
         write_calibration(calibrated, path)
         described = None if engines is None else _describe_engine(calibrated, frame, engines)
         if as_json:
-            print_json({"calibration": str(path), "engine": None if described is None else str(described), "gpu": calibrated})
+            print_json({"calibration": str(path), "engine": None if described is None else str(described), "gpu": calibrated,
+                        "errors": _model_errors(calibrated, frame)})
         else:
             cli_views.show_parameters(calibrated)
+            cli_views.show_model_errors(_model_errors(calibrated, frame))
             if described is not None:
                 say(f"wrote {described}")
             hint = "" if path.parent.name == "calibrated" else "; copy it to data/gpus/calibrated/ for predictions to use it"
@@ -171,6 +174,16 @@ def _describe_engine(gpu: Gpu, frame: pandas.DataFrame, folder: Path) -> Path:
     from cost_model.fit import fit_frame
 
     return write_engine(tabulate_engine(gpu, fit_frame(frame), gpu.calibration or ""), folder / f"{TABLED_ENGINE}.toml")
+
+
+def _model_errors(gpu: Gpu, frame: pandas.DataFrame) -> list[ModeErrors]:
+    """Return how well the calibrated GPU predicts the walks of a frame, which may hold none."""
+    from cost_model.fit import fit_frame
+    from cost_model.measurement import NO_PROBE
+    from cost_model.residuals import errors_by_mode
+
+    walks = frame[frame["probe"].isna() | (frame["probe"] == NO_PROBE)]
+    return errors_by_mode(gpu, fit_frame(walks)) if len(walks) else []
 
 
 def _gpu_of(frame: pandas.DataFrame) -> Gpu:

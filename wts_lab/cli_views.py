@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cost_model.gpu import Gpu
     from cost_model.placement import Placement
     from cost_model.predict import Prediction
+    from cost_model.residuals import ModeErrors
     from wts_lab.comparison import Comparison
     from wts_lab.environment import Finding
     from wts_lab.outputs import Written
@@ -182,6 +183,17 @@ def show_parameters(gpu: Gpu) -> None:
         [(name, f"{figure.value:.5g}", "n/a" if figure.standard_error is None else f"{figure.standard_error:.2g}", figure.unit, figure.kind)
          for name, figure in known],
     )
+
+
+def show_model_errors(rows: Sequence[ModeErrors]) -> None:
+    """Show how far the calibrated model is from the recorded walks; nothing where there are none."""
+    if rows:
+        print_table(
+            "Predicted against measured", ("mode", "precision", "series", "step median", "step worst", "in interval", "entry median", "entry worst"),
+            [(each.mode, each.precision, str(each.series), format_percent(each.step_median_share), format_percent(each.step_worst_share),
+              format_percent(each.inside_share), format_percent(each.entry_median_share), format_percent(each.entry_worst_share)) for each in rows],
+            text_columns=2,
+        )
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
