@@ -59,6 +59,8 @@ def snapshot() -> dict[str, Any]:
 def command_line() -> str:
     """The command line of this process as it can be typed again: the interpreter and script by name, not by place."""
     words = list(getattr(sys, "orig_argv", None) or sys.argv)
+    if "ipykernel_launcher" in words:
+        return "python -m ipykernel_launcher"  # a notebook's kernel: its arguments name a file that is gone with it
     if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         words[0] = "python"
         if len(words) > 1 and Path(words[1]).parent.name in ("bin", "Scripts"):

@@ -199,3 +199,8 @@ def test_a_tree_without_history_takes_its_commit_from_the_environment(monkeypatc
     assert git_state(tmp_path) == ("abc123", False)
     monkeypatch.setenv("WTS_LAB_COMMIT", "abc123-dirty")
     assert git_state(tmp_path) == ("abc123", True)
+
+
+def test_a_notebooks_kernel_is_named_without_its_passing_file(monkeypatch):
+    monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python3", "-m", "ipykernel_launcher", "-f", "/somewhere/kernel.json"])
+    assert command_line() == "python -m ipykernel_launcher"
