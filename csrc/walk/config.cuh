@@ -33,7 +33,8 @@ struct WalkConfig {
   static constexpr bool int8x2 = P == Precision::int8x2;
 
   static constexpr int k_steps = int8x2 ? Rank / 32 : Rank / 16;
-  static constexpr int tile_bytes = k_steps * kFragmentBytes * 32;
+  static constexpr int k_step_bytes = kFragmentBytes * 32;  // of one tile: 16 bytes a lane
+  static constexpr int tile_bytes = k_steps * k_step_bytes;
   static constexpr int latent_bytes = int8x2 ? 2 * Rank + kLatentHeaderBytes : 2 * Rank;  // one row of the table
   static constexpr int latent_header = 2 * Rank;  // offset of {s1, s2, halt, 0} in the shared copy, both precisions
 

@@ -1,5 +1,5 @@
-// What a warp owns for the whole walk: its tiles in three tiers, its rows' base logits and scales, and the products of a
-// step, one group of slots at a time (config.cuh says which slot is where).
+// What a warp owns for the whole walk: its tiles in three tiers with the products of a step, and its rows with their base
+// logits, scales and selection. config.cuh says which slot lies where and ends in which lane.
 #pragma once
 #include <type_traits>
 #include "tile.cuh"
@@ -50,7 +50,7 @@ struct Shard {
     const char* from = source(slot, present);
     const uint32_t address = shared_address(to);
 #pragma unroll
-    for (int k = 0; k < C::k_steps; ++k) copy_fragment(address + k * 512, from + k * 512, present);
+    for (int k = 0; k < C::k_steps; ++k) copy_fragment(address + k * C::k_step_bytes, from + k * C::k_step_bytes, present);
   }
 
   // Issues every load of the shard; finish_entry waits for the shared ones, first use waits for the registers.
@@ -73,7 +73,7 @@ struct Shard {
       const char* from = source(slot, present);
 #pragma unroll
       for (int k = 0; k < C::k_steps; ++k)
-        held[slot - C::shared_before(slot)][k] = present ? load_fragment(from + k * 512) : make_uint4(0, 0, 0, 0);
+        held[slot - C::shared_before(slot)][k] = present ? load_fragment(from + k * C::k_step_bytes) : make_uint4(0, 0, 0, 0);
     }
   }
   __device__ __forceinline__ void finish_entry() { wait_copies<C::staging_slots>(); }
@@ -84,7 +84,7 @@ struct Shard {
   }
   __host__ __device__ static constexpr int fragment_offset(int index) {
     return index < shared_fragments
-               ? (index % C::shared_slots) * C::warps * C::tile_bytes + (index / C::shared_slots) * 512
+               ? (index % C::shared_slots) * C::warps * C::tile_bytes + (index / C::shared_slots) * C::k_step_bytes
                : -1;
   }
   template <int Index>
@@ -133,7 +133,7 @@ struct Shard {
     char* const entry = staging(ring);
 #pragma unroll 4  // fully unrolled, the loads ahead take registers from the resident slots
     for (int k = 0; k < C::k_steps; ++k)
-      multiply_slot(acc, C::resident_slots + Streamed, *reinterpret_cast<const uint4*>(entry + k * 512), latent.fetch(k));
+      multiply_slot(acc, C::resident_slots + Streamed, *reinterpret_cast<const uint4*>(entry + k * C::k_step_bytes), latent.fetch(k));
     if (refills > 0) copy_slot(entry, C::resident_slots + (Streamed + C::staging_slots) % C::streamed_slots);
     commit_copies();  // empty at the end, which keeps the count that wait_copies relies on
     --refills;

@@ -57,7 +57,7 @@ __device__ __forceinline__ void for_each_index(F&& f) {
 }
 
 // Operand B of each k-step, from the latent in shared memory: lane (g, t) supplies column g, which is the first (g even) or
-// second (g odd) latent vector in int8x2, and the latent itself in bf16.
+// second (g odd) latent vector in int8x2, and the latent itself in every column in bf16.
 template <class C>
 struct LatentOperand {
   const char* fragment;
