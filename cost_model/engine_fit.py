@@ -1,7 +1,7 @@
 """Describe the torch-stepwise reference from recorded walks: a table of measured steps, and its file in `data/engines/`.
 
-The library picks another matrix-vector kernel at some vocabularies (54 us at 129,280 rows, 38 at 151,936 on an H200), so no
-smooth formula of bytes holds; the table keeps each measured shape.
+The smaller of two vocabularies may take longer (54 us a step at 129,280 rows, 38 at 151,936 on an H200; the library presumably
+picks another kernel), so no smooth formula of bytes holds; the table keeps each measured shape.
 """
 
 from __future__ import annotations

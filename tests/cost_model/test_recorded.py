@@ -4,12 +4,15 @@ from functools import lru_cache
 
 import pytest
 
-from cost_model.calibrate import is_modelled, predict_series
+from cost_model.calibrate import calibrate, fit_residuals, is_modelled, predict_series
+from cost_model.engine_fit import TABLED_ENGINE, tabulate_engine
+from cost_model.engines import load_engine
 from cost_model.fit import fit_frame
 from cost_model.gpu import load_gpu, recognise_gpu
 from cost_model.measurement import NO_PROBE, read_walk_folder
 from cost_model.parameters import RESIDUALS
 from cost_model.paths import data_root
+from cost_model.residuals import errors_by_mode
 
 STEP_TOLERANCE = 0.15
 ENTRY_TOLERANCE = 0.30
@@ -24,13 +27,21 @@ def recorded():
     """Return (series, fit, prediction) of every recorded walk, of GPUs whose calibration ships, that the model describes."""
     folder = data_root() / "measurements"
     triples = []
-    for records in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not (data_root() / "gpus" / "calibrated" / f"{records.name}.toml").is_file() or not any(records.glob("*.parquet")):
-            continue
-        gpu, frame = load_gpu(records.name), read_walk_folder(records)
-        walks = frame[frame["probe"].isna() | (frame["probe"] == NO_PROBE)]
-        triples += [(key, fit, predict_series(gpu, key)) for key, fit in fit_frame(walks) if fit.usable and is_modelled(key)]
+    for gpu_id, _, fits in measured():
+        gpu = load_gpu(gpu_id)
+        triples += [(key, fit, predict_series(gpu, key)) for key, fit in fits if fit.usable and is_modelled(key)]
     return triples
+
+
+@lru_cache(maxsize=1)
+def measured():
+    """Return (GPU id, frame of all its records, fits of its walks) for each GPU with records and a shipped calibration."""
+    folder, found = data_root() / "measurements", []
+    for records in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (data_root() / "gpus" / "calibrated" / f"{records.name}.toml").is_file() and any(records.glob("*.parquet")):
+            frame = read_walk_folder(records)
+            found.append((records.name, frame, fit_frame(frame[frame["probe"].isna() | (frame["probe"] == NO_PROBE)])))
+    return found
 
 
 def triples():
@@ -83,3 +94,34 @@ def test_predictions_rest_on_measured_parameters_and_three_residuals_at_most():
 def test_the_records_name_the_gpu_of_their_folder():
     for key, _, prediction in triples():
         assert recognise_gpu(key.gpu_name, load_gpu(prediction.gpu_id, calibrated=False).sm_count).id == prediction.gpu_id
+
+
+def test_a_vocabulary_that_took_no_part_in_the_calibration_is_predicted_as_well():
+    triples()
+    for gpu_id, frame, fits in measured():
+        ours = [pair for pair in fits if pair[0].implementation == "wts" and pair[1].usable]
+        probed = calibrate(load_gpu(gpu_id, calibrated=False), frame[frame["probe"].notna() & (frame["probe"] != NO_PROBE)])
+        for vocab in sorted({key.vocab_size for key, _ in ours}):
+            others = [pair for pair in ours if pair[0].vocab_size != vocab]
+            if len(others) < 12:
+                continue
+            for errors in errors_by_mode(fit_residuals(probed, others), [pair for pair in ours if pair[0].vocab_size == vocab]):
+                assert errors.step_worst_share < STEP_TOLERANCE, f"{gpu_id}, V {vocab} left out: {errors}"
+
+
+REBUILD = "the records changed; run the command of data/README.md that makes the calibration and the engine table from them"
+
+
+def test_what_ships_is_what_the_records_give():
+    triples()
+    for gpu_id, frame, fits in measured():
+        made, shipped = calibrate(load_gpu(gpu_id, calibrated=False), frame), load_gpu(gpu_id)
+        assert made.calibration == shipped.calibration, REBUILD
+        for name, figure in made.figures.items():
+            assert figure.value == pytest.approx(shipped.value(name), rel=1e-3), f"{name}: {REBUILD}"
+        engine = load_engine(TABLED_ENGINE)
+        if engine.fitted_on == gpu_id:
+            ours = [(point.vocab_size, point.rank, point.beyond_floor_us.value) for point in tabulate_engine(made, fits, "").paths[0].points]
+            theirs = [(point.vocab_size, point.rank, point.beyond_floor_us.value) for point in engine.paths[0].points]
+            assert [one[:2] for one in ours] == [one[:2] for one in theirs], REBUILD
+            assert [one[2] for one in ours] == pytest.approx([one[2] for one in theirs], rel=1e-3), REBUILD

@@ -250,6 +250,24 @@ def test_a_folder_without_records_is_refused(tmp_path):
     assert "no walk record" in refused("fit", str(tmp_path))
 
 
+def test_calibrate_makes_calibration_and_engine_table_from_the_shipped_records(tmp_path):
+    pytest.importorskip("pyarrow")
+    from cost_model.gpu import load_gpu, read_calibration
+    from cost_model.paths import data_root
+
+    records = data_root() / "measurements" / "h200-sxm"
+    if not records.is_dir():
+        pytest.skip("no records of an H200 ship")
+    out = tmp_path / "h200-sxm.toml"
+    result = run("calibrate", str(records), "--gpu", "h200-sxm", "--out", str(out), "--engines", str(tmp_path), "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert {row["mode"] for row in answer["errors"]} == {"stepwise", "streaming", "resident"}
+    assert answer["calibration"] == str(out) and answer["engine"] == str(tmp_path / "torch-stepwise.toml")
+    assert 'name = "torch-stepwise"' in (tmp_path / "torch-stepwise.toml").read_text()
+    assert read_calibration(out, load_gpu("h200-sxm", calibrated=False)).has("stream_efficiency")
+
+
 def test_a_live_run_without_a_gpu_is_refused():
     from wts_lab.study import capable_device
 
