@@ -15,7 +15,7 @@ from cost_model.errors import BadInput
 from cost_model.predict import predict
 from cost_model.published import list_published_times, load_published_times
 from wts_lab.comparison import Comparison, MeasuredPoint, measured_points
-from wts_lab.recordings import PLACEMENT_COLUMNS, WAY_COLUMNS
+from wts_lab.recordings import OURS, PLACEMENT_COLUMNS, WAY_COLUMNS
 from wts_lab.tiers import Tier, memory_tiers
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cost_model.placement import Placement
     from cost_model.workload import Workload
 
-OURS, REFERENCE, ENGINE = "wts", "torch-stepwise", "sglang-0.5.23"
+REFERENCE, ENGINE = "torch-stepwise", "sglang-0.5.23"
 Way = tuple[str, str]
 ALL_WAYS: tuple[Way, ...] = (("stepwise", "bf16"), ("streaming", "bf16"), ("streaming", "int8x2"), ("resident", "int8x2"))
 PUBLISHED_SAMPLES = 100

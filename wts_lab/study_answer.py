@@ -11,9 +11,9 @@ from cost_model.errors import BadInput
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.workload import Workload
-from wts_lab.compare import ALL_WAYS, ENGINE, OURS, REFERENCE, engine_comparisons, measured_comparison, predicted_comparison
+from wts_lab.compare import ALL_WAYS, ENGINE, REFERENCE, engine_comparisons, measured_comparison, predicted_comparison
 from wts_lab.comparison import Comparison
-from wts_lab.recordings import Recording, describe_origin
+from wts_lab.recordings import OURS, Recording, describe_origin
 
 if TYPE_CHECKING:
     from cost_model.decide import Decision

@@ -62,7 +62,10 @@ def test_rows_are_those_of_the_asked_ways_in_the_order_recorded(tmp_path: Path) 
 @pytest.mark.parametrize(("steps", "kept"), [((1, 7, 16), "synthetic"), (STEPS, "later")])
 def test_a_quick_look_does_not_hide_a_full_series_but_an_equal_newer_one_does(tmp_path: Path, steps: tuple, kept: str) -> None:
     folder = write_synthetic(tmp_path)
-    later = [{**row, "run_id": "later", "recorded_at_utc": "2026-02-03T00:00:00+00:00"} for row in synthetic_rows(steps=steps)]
+    later = [
+        {**row, "run_id": "later", "recorded_at_utc": "2026-02-03T00:00:00+00:00", "variant": f"other-{row['variant']}"}
+        for row in synthetic_rows(steps=steps)
+    ]  # the label of a benchmark does not make another configuration of our walk
     write_walk(folder / GPU_ID / "2026-02-03-later.parquet", later)
     rows = recorded_rows(GPU, HEAD, (RESIDENT,), "warm", max_steps=16, records=folder).rows
     assert {row["run_id"] for row in rows} == {kept} and {row["steps"] for row in rows} == set(STEPS)
