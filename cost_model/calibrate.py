@@ -15,7 +15,7 @@ from cost_model.files import write_text_whole
 from cost_model.fit import SeriesKey, StepFit, fit_frame
 from cost_model.gpu import READ_CURVE, BandwidthCurve, Figure, Gpu, calibration_toml
 from cost_model.head import Head
-from cost_model.measurement import NO_PROBE
+from cost_model.measurement import NO_PROBE, require_gpu
 from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, RESIDUALS
 from cost_model.placement import Placement
 from cost_model.predict import FUSED_IMPLEMENTATION, predict
@@ -75,9 +75,11 @@ def calibrate(gpu: Gpu, frame: pandas.DataFrame, variants: Mapping[str, str] | N
         variants: probe -> variant to read, over PRIMARY_VARIANTS.
 
     Raises:
+        AnotherGpu: a row was measured on another GPU; names both.
         CalibrationError: a probe is missing, or a row lacks the work that its rate needs.
         BandwidthMismatch: a bandwidth cannot belong to this GPU.
     """
+    require_gpu(frame, gpu)
     probes = frame[frame["probe"].notna() & (frame["probe"] != NO_PROBE)]
     wanted = {**PRIMARY_VARIANTS, **(variants or {})}
     missing = sorted(set(wanted) - set(probes["probe"]))

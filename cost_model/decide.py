@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from cost_model import terms
 from cost_model.errors import BadInput
 from cost_model.fit import SeriesKey, StepFit
-from cost_model.gpu import Gpu
+from cost_model.gpu import Gpu, require_same_gpu
 from cost_model.head import Head
 from cost_model.placement import Placement
 from cost_model.predict import FUSED_IMPLEMENTATION, Prediction
@@ -134,8 +134,17 @@ def decide(gpu: Gpu, head: Head, workload: Workload, predictions: Iterable[Predi
         fits: measured series; one that matches the head and workload replaces the prediction of the same option.
         round: verify, backbone and accepted length; without it the verdict is about the head's call alone, and says so.
         environment: gpu_name, gpu_sm_count, driver_version, cuda_version, kernel_hash, for the fingerprint.
+
+    Raises:
+        AnotherGpu: a series was measured on another GPU than `gpu`; names both.
+        BadInput: a prediction is of another GPU.
     """
     predictions, fits = tuple(predictions), tuple(fits)
+    for name, sm_count in dict.fromkeys((key.gpu_name, key.gpu_sm_count) for key, _ in fits):
+        require_same_gpu(gpu, name, sm_count)
+    others = sorted({prediction.gpu_id for prediction in predictions} - {gpu.id})
+    if others:
+        raise BadInput(f"predictions of {', '.join(others)} cannot decide about {gpu.id}; predict for {gpu.id}")
     options = tuple(sorted(_options(head, workload, predictions, fits), key=lambda option: option.call_us))
     fused = [option for option in options if option.mode != "stepwise"]
     engine = [option for option in options if option.mode == "stepwise" and option.implementation != REFERENCE]

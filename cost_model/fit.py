@@ -42,6 +42,7 @@ class SeriesKey:
     """
 
     gpu_name: str | None = None
+    gpu_sm_count: int | None = None
     l2_state: str | None = None
     implementation: str | None = None
     variant: str | None = None

@@ -65,6 +65,10 @@ class AmbiguousGpu(BadInput):
     """A device's description fits several SKUs; the message lists them."""
 
 
+class AnotherGpu(BadInput):
+    """Records were made on another GPU than the one asked about; the message names both."""
+
+
 class MissingFact(BadInput):
     """The GPU lacks facts that a calculation needs; the message names them and how to supply them."""
 
@@ -236,10 +240,8 @@ def recognise_gpu(name: str, sm_count: int, memory_bytes: int | None = None) -> 
         UnknownGpu: no SKU fits, or the name fits but the multiprocessors do not (a MIG or MPS share of a GPU).
         AmbiguousGpu: several SKUs fit; lists them and asks for an id.
     """
-    whole = re.split(r"\bMIG\b", name, maxsplit=1)[0]
-    named = [gpu for gpu in (load_gpu(one, calibrated=False) for one in list_gpus()) if _name_fits(whole, gpu)]
-    exact = [gpu for gpu in named if _words(whole) in [_words(known) for known in gpu.driver_names]]
-    candidates = [gpu for gpu in exact or named if gpu.sm_count == sm_count]
+    named = _named_like(name)
+    candidates = [gpu for gpu in named if gpu.sm_count == sm_count]
     if memory_bytes is not None:
         candidates = [gpu for gpu in candidates if _memory_fits(memory_bytes, gpu)]
     if len(candidates) == 1:
@@ -249,12 +251,39 @@ def recognise_gpu(name: str, sm_count: int, memory_bytes: int | None = None) -> 
         ids = ", ".join(gpu.id for gpu in candidates)
         raise AmbiguousGpu(f"the device {told} may be any of {ids}; say which with --gpu")
     if named:
-        seen = ", ".join(f"{gpu.id} ({gpu.sm_count} multiprocessors)" for gpu in exact or named)
+        seen = ", ".join(f"{gpu.id} ({gpu.sm_count} multiprocessors)" for gpu in named)
         raise UnknownGpu(
             f"the device {told} is named like {seen} but differs from it: a MIG or MPS share of that GPU, or a SKU that is "
             "not in the catalogue. Measure on the whole GPU, or add the share under data/gpus"
         )
     raise UnknownGpu(f"the device {told} is not in the catalogue; known are {', '.join(list_gpus())}")
+
+
+def require_same_gpu(gpu: Gpu, name: str | None, sm_count: int | None = None) -> None:
+    """Raise AnotherGpu unless a device, as its driver reports it, is `gpu`; what is None is not known and not compared.
+
+    Args:
+        gpu: the GPU that is asked about.
+        name: device name of the driver, as records carry it in `gpu_name`.
+        sm_count: multiprocessors that the process saw, `gpu_sm_count` of records.
+    """
+    fits = sm_count is None or not gpu.has("sm_count") or sm_count == gpu.sm_count
+    if fits and (name is None or _words(name) in [_words(known) for known in gpu.driver_names]):
+        return
+    candidates = [] if name is None else [one.id for one in _named_like(name) if sm_count in (None, one.sm_count)]
+    if fits and gpu.id in candidates:
+        return
+    device = (repr(name) if name is not None else "a device") + (f" with {sm_count} multiprocessors" if sm_count is not None else "")
+    known = f"{' or '.join(candidates)} in the catalogue" if candidates else "not in the catalogue as such"
+    own = f"{gpu.id} is {gpu.name}" + (f" with {gpu.sm_count}" if gpu.has("sm_count") else "")
+    raise AnotherGpu(f"the records were made on {device} ({known}), not on {gpu.id}: {own}. Give records of {gpu.id}, or ask about the GPU that they are of")
+
+
+def _named_like(name: str) -> list[Gpu]:
+    """Return the catalogue's GPUs that a device name means: those the driver calls exactly so, else those whose names hold its words."""
+    whole = re.split(r"\bMIG\b", name, maxsplit=1)[0]
+    named = [gpu for gpu in (load_gpu(one, calibrated=False) for one in list_gpus()) if _name_fits(whole, gpu)]
+    return [gpu for gpu in named if _words(whole) in [_words(known) for known in gpu.driver_names]] or named
 
 
 def calibration_toml(gpu: Gpu) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_model.errors import BadInput
+from cost_model.gpu import Gpu, require_same_gpu
 from cost_model.record_columns import RECORD_SCHEMA_VERSION, ROUND_FACTS, WALK_FACTS, Column, column_fault
 
 if TYPE_CHECKING:
@@ -119,6 +120,16 @@ def read_walk_folder(folder: Path | str) -> pandas.DataFrame:
 def frame_rows(frame: pandas.DataFrame) -> list[dict]:
     """Return a frame's rows as plain Python values (None for what is not known), ready for JSON or for writing."""
     return [{name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def require_gpu(frame: pandas.DataFrame, gpu: Gpu) -> None:
+    """Raise AnotherGpu, naming both, unless every row of a frame of records was measured on `gpu`.
+
+    A row that does not know its device, or its multiprocessors, is not refused for that.
+    """
+    names = [name for name in ("gpu_name", "gpu_sm_count") if name in frame]
+    for row in frame_rows(frame[names].drop_duplicates()) if names else ():
+        require_same_gpu(gpu, row.get("gpu_name"), row.get("gpu_sm_count"))
 
 
 def record_path(folder: Path | str, gpu_id: str, utc: datetime, case: str) -> Path:

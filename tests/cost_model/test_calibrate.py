@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from cost_model.calibrate import PRIMARY_VARIANTS, CalibrationError, calibrate, fit_residuals, median_and_error, predict_series, write_calibration
-from cost_model.gpu import BandwidthMismatch, load_gpu, read_calibration
+from cost_model.gpu import AnotherGpu, BandwidthMismatch, load_gpu, read_calibration
 from cost_model.head import Head
 from cost_model.measurement import walk_row
 from cost_model.parameters import RESIDUALS, resolve
@@ -29,7 +29,7 @@ def probe_frame(noise=0.0, processes=3, without=(), **overrides):
     def add(probe, unit_us, **work):
         for process in range(processes):
             samples = unit_us * (1 + noise * rng.standard_normal(50))
-            rows.append(walk_row(run_id="r", process_index=process, recorded_at_utc="2026-01-31T00:00:00Z", implementation="wts", gpu_name="synthetic",
+            rows.append(walk_row(run_id="r", process_index=process, recorded_at_utc="2026-01-31T00:00:00Z", implementation="wts", gpu_name="NVIDIA H200",
                                  probe=probe, variant=PRIMARY_VARIANTS[probe], steps=1, samples_us=list(samples), samples_dropped=0, **work))
 
     for probe, unit_us in {**TIMES_US, **overrides}.items():
@@ -51,7 +51,12 @@ def test_primitives_come_back_from_their_probes():
     assert gpu.value("hbm_read_bytes_per_s") == pytest.approx(4.6e12)
     assert gpu.curves["read"].at(20 << 20) == pytest.approx(9e12)
     assert gpu.figure("exchange_us").kind == "measured" and "exchange walk-r1" in gpu.figure("exchange_us").source
-    assert "2026-01-31" in gpu.calibration and "synthetic" in gpu.calibration
+    assert "2026-01-31" in gpu.calibration and "NVIDIA H200" in gpu.calibration
+
+
+def test_probes_of_another_gpu_are_refused_by_name():
+    with pytest.raises(AnotherGpu, match="'NVIDIA H200'.*h200-sxm.*not on h200-nvl"):
+        calibrate(load_gpu("h200-nvl", calibrated=False), probe_frame())
 
 
 def test_standard_errors_follow_the_noise():

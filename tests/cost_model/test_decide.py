@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from cost_model.decide import INCONCLUSIVE, KEEP, NO_GAIN, RESIDENT, STREAMING, SWITCH, VERDICTS, decide, extra_memory_bytes
-from cost_model.gpu import load_gpu
+from cost_model.errors import BadInput
+from cost_model.gpu import AnotherGpu, load_gpu
 from cost_model.head import Head
 from cost_model.predict import predict
 from cost_model.round import Round
@@ -130,6 +131,16 @@ def test_predictions_fill_what_was_not_measured_and_say_so():
 def test_other_shapes_and_states_do_not_take_part():
     others = [(replace(key, l2_state="cold"), fit) for key, fit in fits()] + [(replace(key, vocab_size=7), fit) for key, fit in fits()]
     assert verdict([], others).options == ()
+
+
+def test_series_and_predictions_of_another_gpu_are_refused():
+    ada = load_gpu("rtx-4090")
+    with pytest.raises(AnotherGpu, match="'NVIDIA H200'.*not on rtx-4090"):
+        decide(ada, QWEN, WORK, [], fits())
+    with pytest.raises(AnotherGpu, match="66 multiprocessors"):
+        verdict([], [(replace(key, gpu_sm_count=66), fit) for key, fit in fits()])
+    with pytest.raises(BadInput, match="of h200-sxm cannot decide about rtx-4090"):
+        decide(ada, QWEN, WORK, ENGINE)
 
 
 def test_of_two_placements_the_faster_counts():

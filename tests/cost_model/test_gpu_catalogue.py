@@ -6,7 +6,7 @@ import pytest
 
 from cost_model.catalogue import read_facts
 from cost_model.figures import expected_unit
-from cost_model.gpu import list_gpus, load_gpu
+from cost_model.gpu import AnotherGpu, list_gpus, load_gpu, require_same_gpu
 from cost_model.paths import data_root
 
 IDENTITY = ("sm_count", "dram_bandwidth_bytes_per_s", "register_file_bytes_per_sm", "smem_bytes_per_sm", "smem_bytes_per_block_optin")
@@ -90,3 +90,27 @@ def test_every_fact_of_the_dictionary_is_in_the_files_and_the_reverse():
     described = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.M))
     used = {name: figure.unit for gpu in GPUS for name, figure in gpu.figures.items()}
     assert described == used
+
+
+@pytest.mark.parametrize("gpu_id", list_gpus())
+def test_every_gpu_is_itself_under_its_driver_names_and_no_other(gpu_id):
+    gpu, other = load_gpu(gpu_id, calibrated=False), load_gpu("rtx-4090" if gpu_id != "rtx-4090" else "l4", calibrated=False)
+    for name in gpu.driver_names:
+        require_same_gpu(gpu, name, gpu.sm_count)
+        require_same_gpu(gpu, name)
+        with pytest.raises(AnotherGpu, match=f"{other.id} is {other.name}"):
+            require_same_gpu(other, name, gpu.sm_count)
+
+
+def test_another_gpu_is_refused_with_both_names():
+    h200 = load_gpu("h200-sxm", calibrated=False)
+    with pytest.raises(AnotherGpu, match="'NVIDIA H200 NVL'.*h200-nvl in the catalogue.*not on h200-sxm"):
+        require_same_gpu(h200, "NVIDIA H200 NVL", 132)
+    with pytest.raises(AnotherGpu, match="16 multiprocessors.*not in the catalogue as such.*with 132"):
+        require_same_gpu(h200, "NVIDIA H200 MIG 1g.18gb", 16)
+    with pytest.raises(AnotherGpu, match="16 multiprocessors"):
+        require_same_gpu(h200, None, 16)
+    with pytest.raises(AnotherGpu, match="'Toaster 9'.*not in the catalogue"):
+        require_same_gpu(h200, "Toaster 9")
+    require_same_gpu(h200, None)
+    require_same_gpu(h200, "H200 NVIDIA", 132)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from cost_model import measurement
+from cost_model.gpu import AnotherGpu, load_gpu
 from cost_model.measurement import (
-    ROUND_COLUMNS, WALK_COLUMNS, RecordError, frame_rows, read_round, read_walk, read_walk_folder, record_path, round_row,
+    ROUND_COLUMNS, WALK_COLUMNS, RecordError, frame_rows, read_round, read_walk, read_walk_folder, record_path, require_gpu, round_row,
     walk_row, write_round, write_walk,
 )
 from cost_model.paths import data_root
@@ -301,3 +302,11 @@ def test_shipped_records_read(repository):
         schema = parquet.read_schema(path)
         frame = read_round(path) if "phase" in schema.names else read_walk(path)
         assert len(frame) > 0, path
+
+
+def test_rows_must_be_of_the_gpu_that_is_asked_about():
+    frame = pandas.DataFrame([walk_row(gpu_name="NVIDIA H200", gpu_sm_count=132), walk_row()])
+    require_gpu(frame, load_gpu("h200-sxm", calibrated=False))
+    require_gpu(frame[["steps"]], load_gpu("rtx-4090", calibrated=False))
+    with pytest.raises(AnotherGpu, match="'NVIDIA H200' with 132.*not on rtx-4090"):
+        require_gpu(frame, load_gpu("rtx-4090", calibrated=False))
