@@ -18,9 +18,9 @@ from cost_model.head import Head
 from cost_model.measurement import NO_PROBE, require_gpu
 from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, RESIDUALS
 from cost_model.placement import Placement
-from cost_model.predict import FUSED_IMPLEMENTATION, predict
+from cost_model.predict import predict
 from cost_model.units import bytes_per_s_from_transfer, operations_per_s_from_time
-from cost_model.workload import Workload
+from cost_model.workload import OURS, Workload, is_experiment
 
 if TYPE_CHECKING:
     import pandas
@@ -32,10 +32,6 @@ PRIMARY_VARIANTS: Mapping[str, str] = {
 }
 """Of each probe the variant that a calibration reads: what the walk does at its best. The walk prefetches, so it is compared with
 probes that keep enough in flight: 512 threads of plain loads, not 256 threads that wait for each load."""
-
-MODELLED_EXCHANGE = "slots-x1"
-"""Exchange of the walk that `exchange_us` stands for: the probe's walk-r1. Series with another one are experiments, and take no
-part in a calibration."""
 
 TIME_PARAMETERS = {
     "exchange": "exchange_us", "l2_latency": "l2_latency_us", "hbm_latency": "hbm_latency_us", "graph_launch": "graph_launch_us",
@@ -185,9 +181,9 @@ def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: s
     Raises:
         CalibrationError: no usable series.
     """
-    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation == FUSED_IMPLEMENTATION and is_modelled(key)]
+    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation == OURS and not is_experiment(key.exchange)]
     if not series:
-        raise CalibrationError(f"no usable walk series of {FUSED_IMPLEMENTATION}; measure some, or calibrate from probes alone")
+        raise CalibrationError(f"no usable walk series of {OURS}; measure some, or calibrate from probes alone")
     streams = any((key.streamed_tiles or 0) > 0 or key.mode == "streaming" for key, _ in series)
     names = ["fused_overhead_us", "stream_efficiency"] if streams else ["fused_overhead_us"]
     gpu = _fit_part(gpu, series, "step", names, MODEL_ERROR, origin)
@@ -219,11 +215,6 @@ def _fit_part(gpu: Gpu, series: list[tuple[SeriesKey, StepFit]], part: str, name
     figures = {name: Figure(float(value), UNITS[name], "measured", source, float(np.sqrt(variance)), RESIDUALS[name])
                for name, value, variance in zip(names, found.x, np.diag(covariance))}
     return gpu.with_figures({**figures, error_name: Figure(max(error, LEAST_MODEL_ERROR), "ratio", "measured", source)})
-
-
-def is_modelled(key: SeriesKey) -> bool:
-    """Tell whether the model describes a series: all but walks with an experimental exchange."""
-    return key.exchange in (None, MODELLED_EXCHANGE)
 
 
 def predict_series(gpu: Gpu, key: SeriesKey, steps: int = 16):

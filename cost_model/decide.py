@@ -15,19 +15,18 @@ from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu, require_same_gpu
 from cost_model.head import Head
 from cost_model.placement import Placement
-from cost_model.predict import FUSED_IMPLEMENTATION, Prediction
+from cost_model.predict import Prediction
 from cost_model.round import Round, RoundGain, break_even_rest_us, round_gain
 from cost_model.settings import (  # noqa: F401  (the settings' own names are part of this module's interface)
     Settings, SettingsError, SettingsMismatch, fingerprint, load_settings, read_settings, write_settings,
 )
 from cost_model.units import format_bytes, format_interval_us, format_percent, format_us
-from cost_model.workload import Workload
+from cost_model.workload import OURS, REFERENCE, Workload, is_experiment
 
 RESIDENT, STREAMING, KEEP = "deploy resident", "deploy streaming", "keep the engine's path"
 SWITCH, NO_GAIN, INCONCLUSIVE = "switch the engine's path", "no material gain", "inconclusive"
 VERDICTS = (RESIDENT, STREAMING, KEEP, SWITCH, NO_GAIN, INCONCLUSIVE)
 
-REFERENCE = "torch-stepwise"
 PREDICTED_MARGIN = 0.10
 """Two predicted options whose errors are largely shared count as different from this relative difference on."""
 
@@ -248,10 +247,13 @@ def _context(head: Head, chosen: Option | None, taken: Option | None, best: Opti
 
 
 def _options(head: Head, workload: Workload, predictions: Iterable[Prediction], fits: Iterable[tuple[SeriesKey, StepFit]]) -> list[Option]:
-    """Return the options: fits where there are any, predictions for the rest; of several placements the fastest."""
+    """Return the options: fits where there are any, predictions for the rest; of several placements the fastest.
+
+    Walks with an experimental exchange are passed over: nobody can deploy them.
+    """
     found: dict[tuple, Option] = {}
     for key, fit in fits:
-        if not _matches(head, workload, key):
+        if not _matches(head, workload, key) or is_experiment(key.exchange):
             continue
         option, place = _fitted(key, fit, workload), _place(key.mode, key.precision, key.implementation, key.variant)
         if place not in found or found[place].status == "inconclusive" or option.call_us < found[place].call_us and option.status != "inconclusive":
@@ -284,7 +286,7 @@ def _matches(head: Head, workload: Workload, key: SeriesKey) -> bool:
 
 
 def _fitted(key: SeriesKey, fit: StepFit, workload: Workload) -> Option:
-    """Turn a fit into an option. Half-widths of entry and slope add in quadrature; a curved series uses the measured call."""
+    """Turn a fit into an option. Half-widths of entry and slope add in quadrature."""
     placement = None
     if key.warps is not None:
         counts = (key.register_tiles, key.shared_tiles, key.streamed_tiles, key.staging_tiles, key.tensor_tiles)
@@ -294,8 +296,6 @@ def _fitted(key: SeriesKey, fit: StepFit, workload: Workload) -> Option:
     if not fit.usable:
         return Option(name, *fields, *(float("inf"),) * 5, True, fit.status)
     call = fit.call_us(workload.steps)
-    if fit.curved and workload.steps in fit.medians_us:
-        call = fit.medians_us[workload.steps]
     low = ((workload.steps * (fit.step_us - fit.step_us_low)) ** 2 + (fit.entry_us - fit.entry_us_low) ** 2) ** 0.5
     high = ((workload.steps * (fit.step_us_high - fit.step_us)) ** 2 + (fit.entry_us_high - fit.entry_us) ** 2) ** 0.5
     return Option(name, *fields, call, max(0.0, call - low), call + high, fit.step_us, fit.entry_us, True, fit.status)
@@ -314,7 +314,7 @@ def _predicted(prediction: Prediction, workload: Workload) -> Option:
 
 def _name(mode: str | None, precision: str | None, implementation: str | None, variant: str | None) -> str:
     """Name an option for people."""
-    if implementation == FUSED_IMPLEMENTATION:
+    if implementation == OURS:
         return f"{mode} {precision}"
     return f"{implementation} ({variant})" if variant else f"{implementation}"
 

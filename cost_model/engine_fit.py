@@ -20,9 +20,10 @@ from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu
 from cost_model.parameters import resolve
 from cost_model.stepwise import PRECISION, byte_rate
+from cost_model.workload import REFERENCE
 
-TABLED_ENGINE = "torch-stepwise"
-"""The engine whose steps are kept as measured points."""
+TABLED_ENGINE = REFERENCE
+"""The implementation whose steps are kept as measured points."""
 
 Z_95 = 1.96
 

@@ -26,8 +26,6 @@ LACK_OF_FIT_P = 0.01
 CURVATURE_SHARE = 0.02
 """A departure from the line below this share of the call time is no curvature worth a name, however significant."""
 
-STATUSES = ("ok", "curved", "inconclusive")
-
 
 class FitError(BadInput):
     """A series cannot be fitted; the message says what is missing."""
@@ -98,7 +96,7 @@ class StepFit:
         processes, samples, samples_dropped: how much data, and how much was lost to throttling.
         steps: distinct walk lengths, rising.
         medians_us: walk length -> median over processes of the row medians.
-        status: one of STATUSES.
+        status: ok, curved or inconclusive.
         reason: why the status is not ok; empty where it is.
     """
 
@@ -126,7 +124,16 @@ class StepFit:
         return self.step_us is not None
 
     def call_us(self, steps: int) -> float:
-        """Fitted time of a complete call."""
+        """Time of a complete call: the measured median where that walk length was measured and kept, else the line's."""
+        line_us = self.line_us(steps)
+        return self.medians_us.get(steps, line_us)
+
+    def line_us(self, steps: int) -> float:
+        """Time of a complete call on the fitted line: entry + steps × step.
+
+        Raises:
+            FitError: the series has no fit.
+        """
         if not self.usable:
             raise FitError(f"the series has no fit: {self.reason}")
         return self.entry_us + steps * self.step_us

@@ -8,8 +8,8 @@ from cost_model import terms
 from cost_model.errors import BadInput
 from cost_model.gpu import Gpu
 from cost_model.head import Head
-from cost_model.predict import DEFAULT_STEPWISE, Prediction, predict
-from cost_model.workload import Workload
+from cost_model.predict import Prediction, predict
+from cost_model.workload import ENGINE, Workload
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class GainSplit:
                 "total_us": self.total_us}
 
 
-def split_gain(gpu: Gpu, head: Head, workload: Workload, implementation: str = DEFAULT_STEPWISE, variant: str | None = None) -> GainSplit:
+def split_gain(gpu: Gpu, head: Head, workload: Workload, implementation: str = ENGINE, variant: str | None = None) -> GainSplit:
     """Predict the split against a path of an engine: the one it takes, unless a variant is named."""
     bf16, int8 = replace(workload, precision="bf16"), replace(workload, precision="int8x2")
     return GainSplit(
@@ -88,7 +88,7 @@ class HeadSplit:
 
 
 def split_measured_head(gpu: Gpu, head: Head, workload: Workload, *, graphed_us: float, eager_us: float | None = None,
-                        implementation: str = DEFAULT_STEPWISE, variant: str | None = None) -> HeadSplit:
+                        implementation: str = ENGINE, variant: str | None = None) -> HeadSplit:
     """Split a measured head of `workload.steps` steps.
 
     Args:

@@ -19,10 +19,8 @@ from cost_model.head import Head
 from cost_model.parameters import Parameter, Parameters, resolve
 from cost_model.placement import PlanError, Placement, capacity_problem, plan, slots_needed
 from cost_model.stepwise import PRECISION, Parts, byte_rate, stepwise_case, stepwise_parameters, stepwise_terms
-from cost_model.workload import MODES, Workload, require_word
+from cost_model.workload import ENGINE, MODES, OURS, Workload, require_word
 
-FUSED_IMPLEMENTATION = "wts"
-DEFAULT_STEPWISE = "sglang-0.5.23"
 Z_95 = 1.96
 """Standard errors on each side of a 95 % interval."""
 
@@ -135,9 +133,9 @@ def predict(gpu: Gpu, head: Head, workload: Workload, mode: str, implementation:
     if mode == "stepwise":
         if placement is not None:
             raise BadInput("a placement was given for stepwise; only streaming and resident have one")
-        return _predict_stepwise(gpu, head, workload, parameters, implementation or DEFAULT_STEPWISE, variant)
-    if implementation not in (None, FUSED_IMPLEMENTATION) or variant is not None:
-        raise BadInput(f"{mode} is run by {FUSED_IMPLEMENTATION} only, without variants; {implementation or variant!r} was given")
+        return _predict_stepwise(gpu, head, workload, parameters, implementation or ENGINE, variant)
+    if implementation not in (None, OURS) or variant is not None:
+        raise BadInput(f"{mode} is run by {OURS} only, without variants; {implementation or variant!r} was given")
     return _predict_fused(gpu, head, workload, mode, parameters, placement, grid_blocks, ran)
 
 
@@ -156,7 +154,7 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
     read_floor = terms.read_floor_us(case.streamed_bytes, byte_rate(gpu, curve, case.stream_footprint_bytes))
     return _assemble(
         lambda values: fused_terms(values, curve, case), used, (parameters.entry_error, parameters.model_error), floors, read_floor,
-        placement=placement, mode=mode, implementation=FUSED_IMPLEMENTATION, variant=None, fastest_variant=None, gpu_id=gpu.id,
+        placement=placement, mode=mode, implementation=OURS, variant=None, fastest_variant=None, gpu_id=gpu.id,
         calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=blocks,
         notes=_notes(gpu, parameters, used),
     )

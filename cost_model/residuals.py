@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from cost_model.calibrate import is_modelled, predict_series
+from cost_model.calibrate import predict_series
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu
+from cost_model.workload import is_experiment
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def errors_by_mode(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]]) -> list[
     """
     groups: dict[tuple[str, str], list[tuple[float, float | None, bool]]] = {}
     for key, fit in fits:
-        if not fit.usable or not is_modelled(key):
+        if not fit.usable or is_experiment(key.exchange):
             continue
         made = predict_series(gpu, key)
         entry = abs(made.entry_us / fit.entry_us - 1) if fit.entry_us > 0 else None

@@ -20,6 +20,7 @@ from cost_model.files import write_text_whole, write_whole
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.predict import Prediction
 from cost_model.settings import Fingerprint
+from cost_model.workload import OURS, REFERENCE
 
 PLACEMENT_COLUMNS = ("warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
 SERIES_COLUMNS = ("gpu_name", "implementation", "variant", "mode", "precision", "l2_state", "head_kind", "vocab_size", "rank", "batch", "temperature",
@@ -78,7 +79,7 @@ def _prediction_key(prediction: Prediction) -> tuple:
 
 def _variant(implementation: str | None, variant: str | None) -> str | None:
     """The variant where it names a path: an engine's."""
-    return None if implementation in ("wts", "torch-stepwise") else variant
+    return None if implementation in (OURS, REFERENCE) else variant
 
 
 def _row(key: SeriesKey | None, fit: StepFit | None, prediction: Prediction | None) -> dict:
@@ -227,7 +228,7 @@ def engine_table(fit: StepFit, steps: Sequence[int], fingerprint: Fingerprint) -
         raise TableRefused(f"the series has no fit: {fit.reason}")
     span = max(steps) - min(steps) if steps else 0
     noise = max(fit.repeatability_us or 0.0, (fit.step_us_high - fit.step_us_low) / 2) * span
-    return EngineTable({count: fit.call_us(count) for count in steps}, noise, fingerprint)
+    return EngineTable({count: fit.line_us(count) for count in steps}, noise, fingerprint)
 
 
 ENGINE_TABLE_FORM = "weights-that-stay step costs"

@@ -16,7 +16,6 @@ BYTES_PER_GB = 1000**3
 US_PER_S = 1e6
 US_PER_MS = 1e3
 NS_PER_US = 1e3
-HZ_PER_MHZ = 1e6
 
 UNKNOWN = "n/a"
 """How an unknown number is printed."""

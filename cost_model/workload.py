@@ -22,6 +22,18 @@ ROUNDINGS = ("once", "twice", "none")
 L2_STATES = ("warm", "cold", "serving")
 """Back-to-back calls, L2 flushed between calls, or weights cold with base logits just written."""
 
+OURS = "wts"
+"""This project's kernels, which run the fused modes."""
+
+REFERENCE = "torch-stepwise"
+"""The stepwise walk of this project in plain torch, as a replayed graph: a check and a fallback, not an engine."""
+
+ENGINE = "sglang-0.5.23"
+"""The engine whose stepwise paths are the baseline."""
+
+DEFAULT_EXCHANGE = "slots-x1"
+"""The exchange of a walk that nobody asked another of: the only one that settings stand for and the model describes."""
+
 MAX_BATCH = 32
 
 
@@ -60,6 +72,11 @@ class Workload:
     def as_dict(self) -> dict:
         """Return the fields as plain values, ready for JSON."""
         return asdict(self)
+
+
+def is_experiment(exchange: str | None) -> bool:
+    """Tell whether a walk of that exchange (None: none, or not known) is an experiment, which no settings can ask for."""
+    return isinstance(exchange, str) and exchange != DEFAULT_EXCHANGE
 
 
 def require_word(name: str, given: object, allowed: tuple[str, ...]) -> None:

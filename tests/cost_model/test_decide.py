@@ -149,6 +149,21 @@ def test_of_two_placements_the_faster_counts():
     assert decision.settings.placement.register_tiles == 40 and len([option for option in decision.options if option.mode == "resident"]) == 1
 
 
+def test_experimental_exchanges_take_no_part_however_fast():
+    (key, _), *others = fits()
+    trial = [(replace(key, exchange=name), exact_fit(1.5, 9)) for name in ("slots-x2", "slots-x33")]
+    decision = verdict([], [*trial, (replace(key, exchange="slots-x1"), exact_fit(2.5, 12)), *others])
+    assert decision.best.call_us == pytest.approx(12 + 16 * 2.5) and len(decision.options) == 4
+    assert verdict([], [*trial, *others]).best.mode == "streaming"
+
+
+def test_a_call_is_the_same_time_here_as_in_the_fit():
+    (key, fit), *others = fits()
+    bent = replace(fit, medians_us={1: 14.0, 7: 30.0, 16: 51.5})
+    decision = verdict([], [(key, bent), *others])
+    assert decision.best.call_us == bent.call_us(16) == 51.5 and bent.line_us(16) == pytest.approx(52.0)
+
+
 def test_curved_series_is_named():
     assert any("curved" in reason for reason in verdict([], _replaced("resident", "curved")).reasons)
 

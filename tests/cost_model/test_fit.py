@@ -144,3 +144,9 @@ def test_differences_within_repeatability_are_not_distinguishable():
     second = fit_steps(series(lambda s, p: 10 + (2.05 + 0.1 * p) * s))
     third = fit_steps(series(lambda s, p: 10 + (4.0 + 0.1 * p) * s))
     assert not first.distinguishable_from(second) and first.distinguishable_from(third)
+
+
+def test_a_call_is_what_was_measured_where_it_was_and_the_line_elsewhere():
+    fit = fit_steps(pd.DataFrame(series(lambda steps, _: 10 + 2 * steps + (3 if steps == 16 else 0))))
+    assert fit.call_us(16) == pytest.approx(45) and fit.line_us(16) < 44.5
+    assert fit.call_us(10) == fit.line_us(10) == pytest.approx(fit.entry_us + 10 * fit.step_us)

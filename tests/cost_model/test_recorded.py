@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import pytest
 
-from cost_model.calibrate import calibrate, fit_residuals, is_modelled, predict_series
+from cost_model.calibrate import calibrate, fit_residuals, predict_series
 from cost_model.engine_fit import TABLED_ENGINE, tabulate_engine
 from cost_model.engines import load_engine
 from cost_model.fit import fit_frame
@@ -13,6 +13,7 @@ from cost_model.measurement import NO_PROBE, read_walk_folder
 from cost_model.parameters import RESIDUALS
 from cost_model.paths import data_root
 from cost_model.residuals import errors_by_mode
+from cost_model.workload import is_experiment
 
 STEP_TOLERANCE = 0.15
 ENTRY_TOLERANCE = 0.30
@@ -29,7 +30,7 @@ def recorded():
     triples = []
     for gpu_id, _, fits in measured():
         gpu = load_gpu(gpu_id)
-        triples += [(key, fit, predict_series(gpu, key)) for key, fit in fits if fit.usable and is_modelled(key)]
+        triples += [(key, fit, predict_series(gpu, key)) for key, fit in fits if fit.usable and not is_experiment(key.exchange)]
     return triples
 
 
