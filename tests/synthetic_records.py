@@ -1,6 +1,7 @@
 """Made-up walk records for tests: call times lie on a known line with known noise.  Never part of `data/`.
 
-The GPU's name says that the rows are synthetic, so that no figure or file made from them can pass for a measurement.
+Driver, command and run id say that the rows are synthetic, so that no file made from them can pass for a measurement; the GPU's
+name is a real one, because records of an unknown GPU are refused.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from cost_model.gpu import load_gpu
 from cost_model.head import Head
 from cost_model.measurement import walk_row, write_walk
 from cost_model.placement import plan
+from cost_model.workload import DEFAULT_EXCHANGE
 
 GPU_ID = "h200-sxm"
-GPU_NAME = "SYNTHETIC H200 (test)"
+GPU_NAME = "NVIDIA H200"
 DATE = "2026-01-31"
 STEPS = (1, 2, 4, 7, 11, 15, 16)
 LINES_US = {  # implementation, variant, mode, precision: entry, step
@@ -57,7 +59,8 @@ def synthetic_rows(
                             recorded_at_utc=f"{DATE}T12:00:00+00:00",
                             gpu_name=GPU_NAME,
                             gpu_sm_count=132,
-                            driver_version="0.0",
+                            command="synthetic rows of a test",
+                            driver_version="synthetic",
                             cuda_version="0.0",
                             torch_version="0.0",
                             l2_state=l2_state,
@@ -90,7 +93,7 @@ def synthetic_rows(
 def _placement_facts(gpu, head: Head, precision: str, mode: str) -> dict:
     placement = plan(gpu, head, precision, mode)
     names = ("warps", "register_tiles", "shared_tiles", "streamed_tiles", "staging_tiles", "tensor_tiles")
-    return {"grid_blocks": gpu.sm_count, "exchange": "slots", **{name: getattr(placement, name) for name in names}}
+    return {"grid_blocks": gpu.sm_count, "exchange": DEFAULT_EXCHANGE, **{name: getattr(placement, name) for name in names}}
 
 
 def write_synthetic(folder: Path, **options) -> Path:

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from cost_model.measurement import NO_PROBE, frame_rows, read_walk_folder
+from cost_model.gpu import UnknownGpu, load_gpu
+from cost_model.measurement import NO_PROBE, frame_rows, read_walk_folder, require_gpu
 from cost_model.paths import data_root
+from cost_model.tables import PLACEMENT_COLUMNS as TILE_COLUMNS
+from cost_model.workload import OURS
 
 if TYPE_CHECKING:
     import pandas
@@ -21,10 +24,9 @@ if TYPE_CHECKING:
     from cost_model.gpu import Gpu
     from cost_model.head import Head
 
-PLACEMENT_COLUMNS = ("grid_blocks", "warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
+PLACEMENT_COLUMNS = ("grid_blocks", *TILE_COLUMNS)
 WAY_COLUMNS = ("implementation", "variant", "mode", "precision", "rounding")
 SHAPE_COLUMNS = ("head_kind", "vocab_size", "target_vocab_size", "padded_vocab_size", "rank", "batch", "temperature")
-OURS = "wts"
 CONFIGURATION_COLUMNS = (*WAY_COLUMNS, *SHAPE_COLUMNS, "l2_state", *PLACEMENT_COLUMNS, "exchange")
 
 
@@ -66,10 +68,13 @@ def measurements_root() -> Path:
 
 
 def recorded_gpus(records: Path | None = None) -> tuple[str, ...]:
-    """Ids of the GPUs that have records, sorted."""
+    """Ids of the GPUs that have records, sorted.  Raises BadInput where `records` is given and is no folder."""
     folder = Path(records) if records is not None else measurements_root()
     if not folder.is_dir():
-        return ()
+        if records is None:
+            return ()
+        what = "is a file" if folder.exists() else "does not exist"
+        raise BadInput(f"the records folder {folder} {what}; give the folder that holds a folder for each GPU, such as h200-sxm/")
     return tuple(sorted(each.name for each in folder.iterdir() if each.is_dir() and any(each.rglob("*.parquet"))))
 
 
@@ -79,6 +84,8 @@ def read_recording(gpu_id: str | None = None, records: Path | None = None) -> Re
     Raises:
         NothingRecorded: there is no record of that GPU; lists those that have one.
         RecordError: a record is damaged or foreign; names the file.
+        AnotherGpu: the rows in a GPU's folder were made on another one; names both.
+        BadInput: `records` is no folder.
     """
     folder = Path(records) if records is not None else measurements_root()
     known = recorded_gpus(records)
@@ -96,7 +103,16 @@ def _recording(gpu_id: str, folder: Path) -> Recording:
 
 
 def recording_of(frame: pandas.DataFrame, gpu_id: str) -> Recording:
-    """A Recording of a frame of walk rows: probes out, the fullest run of each configuration kept, origin read from the rows."""
+    """A Recording of a frame of walk rows: probes out, the fullest run of each configuration kept, origin read from the rows.
+
+    Raises:
+        AnotherGpu: rows were made on another GPU than `gpu_id`, where the catalogue knows that one.
+        NothingRecorded: there are probes only.
+    """
+    try:
+        require_gpu(frame, load_gpu(gpu_id, calibrated=False))
+    except UnknownGpu:
+        pass  # measured on a GPU that the catalogue lacks: there is nothing to compare its name with
     walks = fullest_runs(frame[frame["probe"] == NO_PROBE])
     if walks.empty:
         raise NothingRecorded(f"the records of {gpu_id} hold no walk, only probes; run `wts-lab study` on that GPU")

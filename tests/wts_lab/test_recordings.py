@@ -9,13 +9,15 @@ import pytest
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from cost_model.gpu import load_gpu
+from cost_model.errors import BadInput
+from cost_model.gpu import AnotherGpu, load_gpu
 from cost_model.head import Head
 from cost_model.measurement import RecordError, walk_row, write_walk
 from tests.synthetic_records import GPU_ID, GPU_NAME, STEPS, synthetic_rows, write_synthetic
 from wts_lab.recordings import NothingRecorded, describe_origin, read_recording, recorded_gpus, recorded_rows
 
 GPU, HEAD = load_gpu(GPU_ID), Head.markov(151_936, 256)
+A100 = {"gpu_name": "NVIDIA A100-SXM4-80GB", "gpu_sm_count": 108}
 RESIDENT, REFERENCE = ("resident", "int8x2"), ("stepwise", "bf16")
 
 
@@ -31,7 +33,7 @@ def test_without_a_name_the_gpu_recorded_last_is_taken(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path)
     write_walk(
         folder / "a100-sxm-80gb" / "2026-03-01-x.parquet",
-        [{**row, "recorded_at_utc": "2026-03-01T00:00:00+00:00"} for row in synthetic_rows()],
+        [{**row, **A100, "recorded_at_utc": "2026-03-01T00:00:00+00:00"} for row in synthetic_rows()],
     )
     assert read_recording(None, folder).gpu_id == "a100-sxm-80gb"
 
@@ -97,6 +99,35 @@ def test_an_empty_folder_and_a_damaged_file_are_told_apart(tmp_path: Path) -> No
     (tmp_path / GPU_ID / "2026-01-31-broken.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(RecordError, match="2026-01-31-broken.parquet"):
         read_recording(GPU_ID, tmp_path)
+
+
+def test_rows_of_another_gpu_than_their_folder_says_are_refused_naming_both(tmp_path: Path) -> None:
+    write_walk(tmp_path / "rtx-4090" / "2026-01-31-copied.parquet", synthetic_rows())
+    with pytest.raises(AnotherGpu, match="NVIDIA H200.*rtx-4090"):
+        read_recording("rtx-4090", tmp_path)
+    with pytest.raises(AnotherGpu):
+        recorded_rows(load_gpu("rtx-4090"), HEAD, (RESIDENT,), "warm", max_steps=16, records=tmp_path)
+
+
+def test_one_foreign_row_among_many_is_refused(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path)
+    write_walk(folder / GPU_ID / "2026-02-01-mixed.parquet", [{**synthetic_rows(129_280)[0], **A100}])
+    with pytest.raises(AnotherGpu, match="A100-SXM4-80GB"):
+        read_recording(GPU_ID, folder)
+
+
+def test_a_gpu_that_the_catalogue_lacks_can_be_recorded(tmp_path: Path) -> None:
+    rows = [{**row, "gpu_name": "NVIDIA X999", "gpu_sm_count": 77} for row in synthetic_rows()]
+    write_walk(tmp_path / "unverified-nvidia-x999" / "2026-01-31-own.parquet", rows)
+    assert read_recording("unverified-nvidia-x999", tmp_path).gpu_name == "NVIDIA X999"
+
+
+def test_a_missing_folder_and_a_file_are_told_apart_from_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        read_recording(None, tmp_path / "nope")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="is a file"):
+        read_recording(GPU_ID, tmp_path / "file")
 
 
 def test_provenance_lists_what_differs_and_merges_what_does_not() -> None:
