@@ -180,8 +180,9 @@ def capacity_problem(placement: Placement, gpu: Gpu, rank: int, precision: str) 
     """Say why a placement does not fit the GPU, or None where it fits."""
     claim = registers_claim(placement, rank, precision)
     if claim.spills:
-        return (f"{placement.register_slots} register tiles a warp want {claim.wanted_registers} registers a thread; "
-                f"{register_cap(placement.warps)} are allowed at {placement.warps} warps")
+        groups = accumulator_groups(placement.slots)
+        return (f"{placement.register_slots} register tiles a warp and the sums of {groups} accumulators want {claim.wanted_registers:,} registers a "
+                f"thread; {register_cap(placement.warps)} are allowed at {placement.warps} warps")
     needed, available = shared_bytes(placement, rank, precision), int(gpu.value("smem_bytes_per_block_optin"))
     if needed > available:
         return f"{needed:,} bytes of shared memory are needed, {available:,} are available to a block of {gpu.id}"
@@ -202,12 +203,13 @@ def slots_needed(vocab_size: int, grid_blocks: int, warps: int) -> int:
 
 def enumerate_placements(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | None = None,
                          warps: int = DEFAULT_WARPS) -> Iterator[Placement]:
-    """Yield every placement that fits, for the fused modes.
+    """Yield every placement that fits, for the fused modes, in the planner's order of preference: `plan` returns the first.
 
     `resident` keeps as much as it can for each number of register slots: what does not fit streams, and each depth of the
     staging ring is a placement of its own. `streaming` keeps nothing.
     """
-    yield from _fitting(gpu, _checked_slots(gpu, head, precision, mode, grid_blocks, warps), head.rank, precision, mode, warps)
+    fitting = _fitting(gpu, _checked_slots(gpu, head, precision, mode, grid_blocks, warps), head.rank, precision, mode, warps)
+    yield from sorted(fitting, key=lambda placement: _cost(placement, gpu, head.rank, precision))
 
 
 def _fitting(gpu: Gpu, slots: int, rank: int, precision: str, mode: str, warps: int) -> Iterator[Placement]:
@@ -241,7 +243,7 @@ def plan(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | 
     slots = _checked_slots(gpu, head, precision, mode, grid_blocks, warps)
     best = _best(ByIdentity(gpu), slots, head.rank, precision, mode, warps)
     if best is None:
-        raise PlanError(_shortage(gpu, head, precision, mode, slots, warps))
+        raise PlanError(_shortage(gpu, head, precision, mode, slots, warps, gpu.sm_count if grid_blocks is None else grid_blocks))
     return best
 
 
@@ -291,8 +293,16 @@ def _checked_slots(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks:
     require_whole("warps", warps, 1, MAX_WARPS)
     gpu.require(["sm_count", "smem_bytes_per_block_optin", "boost_clock_mhz"])
     blocks = gpu.sm_count if grid_blocks is None else grid_blocks
-    require_whole("grid_blocks", blocks, 1, None)
+    require_grid(gpu, blocks)
     return slots_needed(head.padded_vocab_size, blocks, warps)
+
+
+def require_grid(gpu: Gpu, grid_blocks: int) -> None:
+    """Raise PlanError unless all blocks of a grid can be resident at once, one a multiprocessor: blocks that wait for each other must be."""
+    require_whole("grid_blocks", grid_blocks, 1, None)
+    if grid_blocks > gpu.sm_count:
+        raise PlanError(f"grid_blocks is {grid_blocks:,}; the blocks of a walk wait for each other, one on each multiprocessor, and {gpu.id} has "
+                        f"{gpu.sm_count}. Give at most {gpu.sm_count}, or leave it out")
 
 
 def _shared_slots(gpu: Gpu, rank: int, precision: str, warps: int, slots: int) -> int:
@@ -302,8 +312,9 @@ def _shared_slots(gpu: Gpu, rank: int, precision: str, warps: int, slots: int) -
     return room // (warps * terms.tile_bytes(rank, precision)) if room >= 0 else -1
 
 
-def _shortage(gpu: Gpu, head: Head, precision: str, mode: str, slots: int, warps: int) -> str:
+def _shortage(gpu: Gpu, head: Head, precision: str, mode: str, slots: int, warps: int, blocks: int) -> str:
     """Explain why no placement fits, with needed and available bytes."""
+    more = f"more blocks (up to {gpu.sm_count}), " if blocks < gpu.sm_count else ""
     problem = capacity_problem(Placement(warps, 0, 0, slots * warps, warps), gpu, head.rank, precision)
-    return (f"no {mode} placement of {head.name} in {precision} fits {gpu.id} at {warps} warps and {slots} tiles a warp: "
-            f"{problem or 'no combination of registers and shared memory fits'}. Use fewer warps, a smaller rank or int8x2")
+    return (f"no {mode} placement of {head.name} in {precision} fits {gpu.id} on {blocks} block{'s' if blocks > 1 else ''} of {warps} warps with "
+            f"{slots:,} tiles a warp: {problem or 'no combination of registers and shared memory fits'}. Use {more}fewer warps, a smaller rank or int8x2")

@@ -17,7 +17,7 @@ from cost_model.fused import fused_case, fused_floor, fused_parameters, fused_te
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import Parameter, Parameters, resolve
-from cost_model.placement import PlanError, Placement, capacity_problem, plan, slots_needed
+from cost_model.placement import PlanError, Placement, capacity_problem, plan, require_grid, slots_needed
 from cost_model.stepwise import PRECISION, Parts, byte_rate, stepwise_case, stepwise_parameters, stepwise_terms
 from cost_model.workload import ENGINE, MODES, OURS, Workload, require_word
 
@@ -143,6 +143,7 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
                    grid_blocks: int | None, ran: bool) -> Prediction:
     """Predict the persistent kernel."""
     blocks = gpu.sm_count if grid_blocks is None else grid_blocks
+    require_grid(gpu, blocks)
     if placement is None:
         placement = plan(gpu, head, workload.precision, mode, grid_blocks=blocks)
     else:
@@ -156,7 +157,7 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
         lambda values: fused_terms(values, curve, case), used, (parameters.entry_error, parameters.model_error), floors, read_floor,
         placement=placement, mode=mode, implementation=OURS, variant=None, fastest_variant=None, gpu_id=gpu.id,
         calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=blocks,
-        notes=_notes(gpu, parameters, used),
+        notes=_notes(gpu, parameters, used) + _not_built(mode, workload),
     )
 
 
@@ -213,6 +214,13 @@ def _notes(gpu: Gpu, parameters: Parameters, used: Mapping[str, Parameter], fitt
     if fitted_on not in (None, gpu.id):
         notes.append(f"the engine's efficiencies were fitted on {fitted_on} and are carried over")
     return tuple(notes)
+
+
+def _not_built(mode: str, workload: Workload) -> tuple[str, ...]:
+    """Say what of a fused walk the kernels of this project do not run yet."""
+    beyond = [f"{mode} {workload.precision}"] * (mode == "resident" and workload.precision == "bf16")
+    beyond += [f"batch {workload.batch}"] * (workload.batch > 1) + [f"temperature {workload.temperature:g}"] * (workload.temperature > 0)
+    return (f"no kernel of this project runs this yet: {', '.join(beyond)}",) if beyond else ()
 
 
 def _assemble(evaluate: Callable[[Mapping[str, float]], tuple[Parts, Parts]], by_name: Mapping[str, Parameter], model_errors: tuple[float, float],

@@ -128,6 +128,10 @@ def test_what_does_not_fit_is_said_with_needed_and_available():
 def test_a_smaller_grid_needs_more_slots():
     head = Head.markov(151_936, 256)
     assert plan(GPUS["h200-sxm"], head, "int8x2", "resident", grid_blocks=66).slots == 18
+    with pytest.raises(PlanError, match="1,000.*h200-sxm has 132. Give at most 132"):
+        plan(GPUS["h200-sxm"], head, "int8x2", "resident", grid_blocks=1000)
+    with pytest.raises(PlanError, match="on 1 block of 8 warps.*accumulators.*more blocks \\(up to 132\\)"):
+        plan(GPUS["h200-sxm"], Head.markov(151_936, 256), "int8x2", "resident", grid_blocks=1)
     with pytest.raises(BadInput, match="grid_blocks"):
         plan(GPUS["h200-sxm"], head, "int8x2", "resident", grid_blocks=0)
 
@@ -137,3 +141,13 @@ def test_planning_is_repeatable_and_as_dict_is_plain():
     assert plan(GPUS["h200-sxm"], head, "int8x2", "resident") == plan(load_gpu("h200-sxm", calibrated=False), head, "int8x2", "resident")
     assert Placement(8, 40, 32, 0, 0).as_dict() == {"warps": 8, "register_tiles": 40, "shared_tiles": 32, "streamed_tiles": 0, "staging_tiles": 0,
                                                     "tensor_tiles": 0, "slots": 9, "residency": 1.0}
+
+
+@pytest.mark.parametrize("mode", ["streaming", "resident"])
+@pytest.mark.parametrize("vocab_size", [129_280, 248_320])
+def test_placements_come_in_the_order_of_preference(vocab_size, mode):
+    gpu, head = GPUS["h200-sxm"], Head.markov(vocab_size, 256)
+    found = list(enumerate_placements(gpu, head, "int8x2", mode))
+    assert found[0] == plan(gpu, head, "int8x2", mode)
+    full = [placement.streamed_tiles for placement in found if placement.staging_tiles * 4096 >= 32 * 1024 or not placement.streamed_tiles]
+    assert full == sorted(full)

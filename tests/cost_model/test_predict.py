@@ -252,3 +252,22 @@ def test_a_prediction_takes_under_a_millisecond():
         predict(STUDY, Head.markov(vocab, 256), Workload(), "resident")
         best = min(best, time.perf_counter() - begin)
     assert best < 1e-3
+
+
+@pytest.mark.parametrize("mode, workload, words", [
+    ("resident", dict(precision="bf16"), "resident bf16"), ("streaming", dict(batch=4), "batch 4"), ("resident", dict(temperature=0.7), "temperature 0.7"),
+    ("resident", dict(batch=2, temperature=1.0), "batch 2, temperature 1"),
+])
+def test_a_kernel_that_does_not_exist_is_predicted_with_a_note(mode, workload, words):
+    notes = predict(study_h200(), Head.markov(32_000, 128), Workload(**workload), mode).notes
+    assert f"no kernel of this project runs this yet: {words}" in notes
+
+
+def test_what_is_built_has_no_such_note():
+    for mode, precision in (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"), ("stepwise", "bf16")):
+        assert not any("no kernel" in note for note in predict(study_h200(), QWEN, Workload(precision=precision), mode).notes)
+
+
+def test_more_blocks_than_multiprocessors_are_refused():
+    with pytest.raises(PlanError, match="h200-sxm has 132"):
+        predict(study_h200(), QWEN, Workload(), "resident", grid_blocks=133, placement=plan(study_h200(), QWEN, "int8x2", "resident"))
