@@ -1,30 +1,70 @@
-"""Writing a file whole or not at all: into a temporary file beside it, then renamed over it."""
+"""Writing a file whole or not at all: into a temporary file beside it, then renamed over it or linked where none is."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from cost_model.errors import BadInput
 
 
 def write_whole(path: Path | str, write: Callable[[Path], None]) -> Path:
     """Call `write` with a temporary path in the same folder and rename the result to `path`.
 
     The folder is made. On any failure the temporary file goes and `path` is as it was.
+
+    Raises:
+        BadInput: `path` is a folder.
+        OSError: it cannot be written; names `path`, never the temporary file.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder; give the name of a file")
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     return path
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError of the operating system name the file that was asked for, not a temporary one beside it or none."""
+    try:
+        yield
+    except OSError as error:
+        temporary = error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(f".{path.stem}")
+        if error.errno is None or not temporary:
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from error
+
+
+def place_new(temporary: Path, path: Path) -> None:
+    """Give a finished file its name unless that is taken; FileExistsError then, and what is there stays.
+
+    A hard link refuses a taken name in one step. Where the file system has no links, an empty file claims the name first.
+    """
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        path.touch(exist_ok=False)
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            path.unlink()
+            raise
 
 
 def write_text_whole(path: Path | str, text: str) -> Path:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_model.errors import BadInput
+from cost_model.files import naming, place_new
 from cost_model.gpu import Gpu, require_same_gpu
 from cost_model.record_columns import RECORD_SCHEMA_VERSION, ROUND_FACTS, WALK_FACTS, Column, column_fault
 
@@ -175,7 +176,6 @@ def _row(format_name: str, facts: Mapping) -> dict:
 def _write(path: Path, columns: tuple[Column, ...], rows: Iterable[Mapping]) -> Path:
     """Check rows, write them beside the target and link the file into place, which fails if the target exists."""
     import pyarrow
-    from pyarrow import parquet
 
     if path.exists():
         raise RecordError(f"{path}: exists; records are never changed, so choose another name or remove it yourself")
@@ -188,6 +188,15 @@ def _write(path: Path, columns: tuple[Column, ...], rows: Iterable[Mapping]) -> 
     if unknown:
         raise RecordError(f"{path}: unknown columns {', '.join(unknown)}; columns are in data/README.md")
     _check(path, columns, table)
+    with naming(path):
+        _write_table(path, table)
+    return path
+
+
+def _write_table(path: Path, table: pyarrow.Table) -> None:
+    """Write a checked table under a temporary name and give it its own, unless that is taken."""
+    from pyarrow import parquet
+
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
@@ -196,20 +205,11 @@ def _write(path: Path, columns: tuple[Column, ...], rows: Iterable[Mapping]) -> 
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
-        _place(Path(temporary), path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    return path
-
-
-def _place(temporary: Path, path: Path) -> None:
-    """Give a finished file its name unless the name is taken; a hard link refuses a taken name in one step."""
-    try:
-        os.link(temporary, path)
+        place_new(Path(temporary), path)
     except FileExistsError as error:
         raise RecordError(f"{path}: appeared while it was being written; choose another name") from error
-    except OSError:
-        os.rename(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def _array(path: Path, column: Column, values: list) -> pyarrow.Array:

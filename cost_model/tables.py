@@ -20,24 +20,30 @@ from cost_model.files import write_text_whole, write_whole
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.predict import Prediction
 from cost_model.settings import Fingerprint
+from cost_model.units import UNKNOWN
 from cost_model.workload import OURS, REFERENCE
 
 PLACEMENT_COLUMNS = ("warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
 SERIES_COLUMNS = ("gpu_name", "implementation", "variant", "mode", "precision", "l2_state", "head_kind", "vocab_size", "rank", "batch", "temperature",
-                  *PLACEMENT_COLUMNS)
+                  *PLACEMENT_COLUMNS, "exchange")
 FIT_COLUMNS = ("step_us", "step_us_low", "step_us_high", "entry_us", "entry_us_low", "entry_us_high", "repeatability_us", "status", "lack_of_fit_p",
-               "r_squared", "processes", "samples", "samples_dropped", "steps")
+               "r_squared", "processes", "samples", "samples_dropped", "steps", "call_steps", "call_us")
 PREDICTION_COLUMNS = ("predicted_step_us", "predicted_step_us_low", "predicted_step_us_high", "predicted_entry_us", "predicted_entry_us_low",
-                      "predicted_entry_us_high", "floor_step_us", "step_error", "calibrated")
+                      "predicted_entry_us_high", "floor_step_us", "predicted_call_us", "step_error", "calibrated")
 COLUMNS = (*SERIES_COLUMNS, *FIT_COLUMNS, *PREDICTION_COLUMNS)
-"""Columns of the step-cost table. `step_error` is predicted / fitted − 1; `steps` lists the walk lengths that were fitted."""
+"""Columns of the step-cost table. `step_error` is predicted / fitted − 1; `steps` lists the walk lengths that were fitted, and
+`call_us` is the complete call of `call_steps` steps, the longest of them."""
 
-SHORT_COLUMNS = ("implementation", "variant", "mode", "precision", "l2_state", "vocab_size", "rank", "batch", "register_tiles", "shared_tiles", "streamed_tiles",
-                 "step_us", "step_us_low", "step_us_high", "entry_us", "entry_us_low", "entry_us_high", "status",
-                 "predicted_step_us", "predicted_step_us_low", "predicted_step_us_high", "predicted_entry_us", "floor_step_us", "step_error")
+READING_TITLES = ("way of walking", "vocabulary × rank", "L2", "step measured", "step predicted", "error", "entry", "call")
 """Columns of the formats meant for reading: Markdown, LaTeX, HTML."""
 
-TABLE_DIGITS = 4
+LEGEND = (
+    "All times are in microseconds (µs). A call of n steps takes entry + n × step. In parentheses: the 95 % interval. "
+    "Error: the predicted step against the measured one, predicted / measured − 1, so + means predicted too slow. "
+    "Entry and call were measured, unless marked as predicted. "
+    "L2: warm, calls back to back; cold, L2 flushed before each call; serving, weights cold and base logits just written, as in a draft round."
+)
+EXPERIMENTS = "Experiments: other placements and exchanges, which the answer does not use"
 
 
 class TableRefused(BadInput):
@@ -92,12 +98,15 @@ def _row(key: SeriesKey | None, fit: StepFit | None, prediction: Prediction | No
     if key is not None:
         row |= {name: getattr(key, name) for name in SERIES_COLUMNS}
     if fit is not None:
-        row |= {name: getattr(fit, name) for name in FIT_COLUMNS if name != "steps"}
-        row["steps"] = " ".join(map(str, fit.steps))
+        row |= {name: getattr(fit, name) for name in FIT_COLUMNS if name not in ("steps", "call_steps", "call_us")}
+        row["steps"], row["call_steps"] = " ".join(map(str, fit.steps)), max(fit.steps, default=None)
+        row["call_us"] = fit.call_us(row["call_steps"]) if fit.usable else None
         if prediction is not None and fit.usable:
             row["step_error"] = prediction.step_us / fit.step_us - 1
     else:
-        row["status"] = "predicted"
+        row["status"], row["call_steps"] = "predicted", prediction.workload.steps if prediction is not None else None
+    if prediction is not None and row["call_steps"] is not None:
+        row["predicted_call_us"] = prediction.call_us(row["call_steps"])
     return row
 
 
@@ -127,8 +136,8 @@ def write_parquet(rows: Sequence[Mapping], path: Path | str) -> Path:
     import pyarrow
     import pyarrow.parquet
 
-    text = {"gpu_name", "implementation", "variant", "mode", "precision", "l2_state", "head_kind", "status", "steps"}
-    whole = {"vocab_size", "rank", "batch", "processes", "samples", "samples_dropped", *PLACEMENT_COLUMNS}
+    text = {"gpu_name", "implementation", "variant", "mode", "precision", "l2_state", "head_kind", "exchange", "status", "steps"}
+    whole = {"vocab_size", "rank", "batch", "processes", "samples", "samples_dropped", "call_steps", *PLACEMENT_COLUMNS}
     kind = {name: pyarrow.string() if name in text else pyarrow.int64() if name in whole else pyarrow.bool_() if name == "calibrated" else pyarrow.float64()
             for name in COLUMNS}
     schema = pyarrow.schema([(name, kind[name]) for name in COLUMNS])
@@ -141,9 +150,17 @@ def write_json(rows: Sequence[Mapping], path: Path | str) -> Path:
     return write_text_whole(path, json.dumps([{name: row[name] for name in COLUMNS} for row in rows], indent=1, ensure_ascii=False) + "\n")
 
 
-def write_markdown(rows: Sequence[Mapping], path: Path | str) -> Path:
-    """Write the columns for reading as a Markdown table."""
-    return write_text_whole(path, markdown_table(rows))
+def write_markdown(rows: Sequence[Mapping], path: Path | str, *, title: str = "Step costs", experiments: Sequence[Mapping] = ()) -> Path:
+    """Write the answer's rows for reading as a Markdown page: a title, what the columns mean, the table, and experiments last.
+
+    Args:
+        title: what was measured: GPU, date and source.
+        experiments: rows that the answer does not use; they get a section of their own.
+    """
+    parts = [f"# {title}", LEGEND, markdown_table(rows).rstrip("\n")]
+    if experiments:
+        parts += [f"## {EXPERIMENTS}", markdown_table(experiments, placed=True).rstrip("\n")]
+    return write_text_whole(path, "\n\n".join(parts) + "\n")
 
 
 def write_latex(rows: Sequence[Mapping], path: Path | str) -> Path:
@@ -156,32 +173,100 @@ def write_html(rows: Sequence[Mapping], path: Path | str) -> Path:
     return write_text_whole(path, html_table(rows) + "\n")
 
 
-def markdown_table(rows: Sequence[Mapping]) -> str:
-    """Return the rows as a Markdown table."""
-    lines = [f"| {' | '.join(SHORT_COLUMNS)} |", f"|{'|'.join('---' for _ in SHORT_COLUMNS)}|"]
-    lines += [f"| {' | '.join(cell(row[name]).replace('|', chr(92) + '|') for name in SHORT_COLUMNS)} |" for row in rows]
+def markdown_table(rows: Sequence[Mapping], *, placed: bool = False) -> str:
+    """Return the rows as a Markdown table; `placed` adds each walk's exchange and tiles to its name."""
+    titles = reading_titles(rows)
+    lines = [f"| {' | '.join(titles)} |", f"|{'|'.join('---' if place < WORD_COLUMNS else '---:' for place in range(len(titles)))}|"]
+    lines += [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in reading_cells(row, titles, placed=placed))} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def latex_table(rows: Sequence[Mapping]) -> str:
+def latex_table(rows: Sequence[Mapping], *, placed: bool = False) -> str:
     """Return the rows as a LaTeX tabular."""
-    lines = [rf"\begin{{tabular}}{{{'l' * len(SHORT_COLUMNS)}}}", " & ".join(map(_latex, SHORT_COLUMNS)) + r" \\ \hline"]
-    lines += [" & ".join(_latex(cell(row[name])) for name in SHORT_COLUMNS) + r" \\" for row in rows]
+    titles = reading_titles(rows)
+    aligned = "".join("l" if place < WORD_COLUMNS else "r" for place in range(len(titles)))
+    lines = [rf"\begin{{tabular}}{{{aligned}}}", " & ".join(map(_latex, titles)) + r" \\ \hline"]
+    lines += [" & ".join(map(_latex, reading_cells(row, titles, placed=placed))) + r" \\" for row in rows]
     return "\n".join([*lines, r"\end{tabular}"]) + "\n"
 
 
-def html_table(rows: Sequence[Mapping]) -> str:
-    """Return the rows as an HTML table element."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in SHORT_COLUMNS)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell(row[name]))}</td>" for name in SHORT_COLUMNS) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def html_table(rows: Sequence[Mapping], *, placed: bool = False) -> str:
+    """Return the rows as an HTML table element; cells of words have the class `words`."""
+    titles = reading_titles(rows)
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        return "".join(f"<{tag}{' class=words' if place < WORD_COLUMNS else ''}>{html.escape(text)}</{tag}>" for place, text in enumerate(texts))
+
+    body = "".join(f"<tr>{cells('td', reading_cells(row, titles, placed=placed))}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', titles)}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def cell(value: object) -> str:
-    """Write one value for reading: four significant digits, empty where unknown. Units are in the column names."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+# --- cells for reading ------------------------------------------------------------------------------------------------------
+
+WORD_COLUMNS = 3
+"""The first columns hold words, the others numbers."""
+
+
+def reading_titles(rows: Sequence[Mapping]) -> tuple[str, ...]:
+    """Return the titles for some rows: the call's says its steps where those are the same in every row."""
+    steps = {row["call_steps"] for row in rows if row["call_steps"] is not None}
+    return READING_TITLES if len(steps) != 1 else (*READING_TITLES[:-1], f"{steps.pop()}-step call")
+
+
+def reading_cells(row: Mapping, titles: Sequence[str], *, placed: bool = False) -> tuple[str, ...]:
+    """Return the cells of one row under `reading_titles`. What is not known is `n/a`."""
+    name = way_name(row["implementation"], row["variant"], row["mode"], row["precision"])
+    call = _measured_or_predicted(row["call_us"], row["predicted_call_us"])
+    if titles[-1] == READING_TITLES[-1] and row["call_steps"] is not None:
+        call += f" of {row['call_steps']} steps"
+    return (
+        f"{name}{_placed(row)}" if placed else name, f"{row['vocab_size']:,} × {row['rank']}", row["l2_state"] or UNKNOWN,
+        _with_interval(row, "step_us"), _with_interval(row, "predicted_step_us"), signed_percent(row["step_error"]),
+        _measured_or_predicted(row["entry_us"], row["predicted_entry_us"]), call,
+    )
+
+
+def way_name(implementation: str | None, variant: str | None, mode: str | None, precision: str | None) -> str:
+    """Name a way of walking, for instance `resident int8x2`, `stepwise torch` or `sglang-0.5.23 greedy`."""
+    if implementation == OURS:
+        return f"{mode} {precision}"
+    name = "stepwise torch" if implementation == REFERENCE else str(implementation)
+    return f"{name} {variant}" if _variant(implementation, variant) not in (None, "none", "default") else name
+
+
+def signed_percent(share: float | None) -> str:
+    """Write a relative error with its sign and one decimal, for instance `+6.6 %` or `−2.8 %`; 0 has no sign."""
+    if share is None or math.isnan(share):
+        return UNKNOWN
+    text = f"{share:+.1%}".replace("%", " %").replace("-", "−")
+    return "0.0 %" if text[1:] == "0.0 %" else text
+
+
+def _placed(row: Mapping) -> str:
+    """Exchange and tiles of a fused walk, to tell experiments apart."""
+    if row["warps"] is None:
         return ""
-    return f"{value:.{TABLE_DIGITS}g}" if isinstance(value, float) else str(value)
+    counts = ((row["register_tiles"], "registers"), (row["shared_tiles"], "shared"), (row["streamed_tiles"], "streamed"))
+    tiles = ", ".join(f"{count} {where}" for count, where in counts if count)
+    return f", {row['exchange']}, tiles of a block: {tiles}" if row["exchange"] else f", tiles of a block: {tiles}"
+
+
+def _with_interval(row: Mapping, name: str) -> str:
+    """A time with its 95 % interval."""
+    return UNKNOWN if row[name] is None else f"{cell(row[name])} ({cell(row[f'{name}_low'])} to {cell(row[f'{name}_high'])})"
+
+
+def _measured_or_predicted(measured_us: float | None, predicted_us: float | None) -> str:
+    """The measured time, else the predicted one, marked as such."""
+    return cell(measured_us) if measured_us is not None or predicted_us is None else f"{cell(predicted_us)} predicted"
+
+
+def cell(us: float | None) -> str:
+    """Write a time in microseconds without its unit: three significant digits, whole numbers from 1,000 on."""
+    if us is None or math.isnan(us):
+        return UNKNOWN
+    text = f"{us:,.0f}" if abs(us) >= 999.5 else f"{us:#.3g}".rstrip(".")
+    return text.replace("-", "−")
 
 
 def _latex(text: str) -> str:
