@@ -14,8 +14,10 @@ from cost_model.engines import load_engine
 from cost_model.errors import BadInput
 from cost_model.predict import predict
 from cost_model.published import list_published_times, load_published_times
-from wts_lab.comparison import Comparison, MeasuredPoint, measured_points
-from wts_lab.recordings import OURS, PLACEMENT_COLUMNS, WAY_COLUMNS
+from cost_model.tables import PLACEMENT_COLUMNS as TILE_COLUMNS
+from cost_model.workload import ENGINE, OURS, REFERENCE
+from wts_lab.comparison import MEASURED, PUBLISHED, Comparison, MeasuredPoint, measured_points
+from wts_lab.recordings import PLACEMENT_COLUMNS, WAY_COLUMNS
 from wts_lab.tiers import Tier, memory_tiers
 
 if TYPE_CHECKING:
@@ -26,13 +28,10 @@ if TYPE_CHECKING:
     from cost_model.placement import Placement
     from cost_model.workload import Workload
 
-REFERENCE, ENGINE = "torch-stepwise", "sglang-0.5.23"
 Way = tuple[str, str]
 ALL_WAYS: tuple[Way, ...] = (("stepwise", "bf16"), ("streaming", "bf16"), ("streaming", "int8x2"), ("resident", "int8x2"))
 PUBLISHED_SAMPLES = 100
 """Samples behind a published median, as its sidecar says."""
-
-PLACEMENT_FIELDS = ("warps", "register_tiles", "shared_tiles", "streamed_tiles", "staging_tiles", "tensor_tiles")
 
 
 def predicted_comparison(
@@ -59,7 +58,7 @@ def predicted_comparison(
         prediction=prediction,
         placement=prediction.placement,
         points=points,
-        points_kind="published" if points else "measured",
+        points_kind=PUBLISHED if points else MEASURED,
     )
 
 
@@ -118,7 +117,7 @@ def with_points(comparisons: Iterable[Comparison], rows: Iterable[Mapping[str, A
 
 def _with_own(comparison: Comparison, own: Sequence[Mapping[str, Any]]) -> Comparison:
     """A comparison with the points of its own rows; unchanged without rows, so that published points stay."""
-    return replace(comparison, points=measured_points(own), points_kind="measured") if own else comparison
+    return replace(comparison, points=measured_points(own), points_kind=MEASURED) if own else comparison
 
 
 def with_fits(comparisons: Iterable[Comparison], rows: Iterable[Mapping[str, Any]]) -> tuple[Comparison, ...]:
@@ -150,7 +149,7 @@ def placement_of(row: Mapping[str, Any]) -> Placement | None:
 
     if row.get("warps") is None or row["warps"] != row["warps"]:
         return None
-    return Placement(**{name: int(row[name] or 0) for name in PLACEMENT_FIELDS})
+    return Placement(**{name: int(row[name] or 0) for name in TILE_COLUMNS})
 
 
 def measured_comparison(
@@ -197,7 +196,7 @@ def tiers_of(gpu: Gpu, head: Head, comparison: Comparison) -> tuple[Tier, ...]:
 
 def step_us_of(comparison: Comparison) -> float | None:
     """Cost of a step: measured where it was, else predicted, else None (microseconds)."""
-    if comparison.fit is not None and comparison.fit.usable:
+    if comparison.is_fitted:
         return comparison.fit.step_us
     return comparison.prediction.step_us if comparison.prediction is not None else None
 
@@ -206,9 +205,9 @@ def gain_split(shown: Sequence[Comparison]) -> GainSplit | None:
     """What fusion, precision and residency give a step, from the engine's fastest path on; None where a way is missing."""
     from cost_model.gain import GainSplit
 
-    engine = [each for each in shown if each.implementation not in (OURS, REFERENCE)]
+    engine = [each for each in shown if each.is_engine]
     stepwise = engine or [each for each in shown if each.mode == "stepwise"]
     fastest_us = min((us for us in map(step_us_of, stepwise) if us is not None), default=None)
-    fused = {(each.mode, each.precision): step_us_of(each) for each in shown if each.implementation == OURS}
+    fused = {(each.mode, each.precision): step_us_of(each) for each in shown if each.is_ours}
     steps_us = [fastest_us, *(fused.get(way) for way in (("streaming", "bf16"), ("streaming", "int8x2"), ("resident", "int8x2")))]
     return None if None in steps_us else GainSplit(*steps_us)

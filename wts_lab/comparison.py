@@ -11,10 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cost_model.tables import way_name
+from cost_model.workload import OURS, REFERENCE
+
 if TYPE_CHECKING:
     from cost_model.fit import StepFit
     from cost_model.predict import Prediction
 
+MEASURED, PUBLISHED, PREDICTED = "measured", "published", "predicted"
 LOW_QUANTILE, HIGH_QUANTILE = 0.05, 0.95
 
 
@@ -43,17 +47,14 @@ class Comparison:
     prediction: Prediction | None = None
     fit: StepFit | None = None
     points: tuple[MeasuredPoint, ...] = ()
-    points_kind: str = "measured"
+    points_kind: str = MEASURED
     placement: Any = None
     tokens_match: float | None = None
 
     @property
     def label(self) -> str:
         """What a legend calls this series, for instance 'resident int8x2' or 'sglang-0.5.23 greedy'."""
-        if self.implementation == "wts":
-            return f"{self.mode} {self.precision}"
-        name = "stepwise torch" if self.implementation == "torch-stepwise" else self.implementation
-        return f"{name} {self.variant}" if self.variant and self.variant not in ("none", "default") else name
+        return way_name(self.implementation, self.variant, self.mode, self.precision)
 
     @property
     def shape_label(self) -> str:
@@ -63,9 +64,51 @@ class Comparison:
     @property
     def role(self) -> str:
         """Key into the figures' palette: mode and precision for our kernels, the implementation's family otherwise."""
-        if self.implementation == "wts":
+        if self.is_ours:
             return f"{self.mode}-{self.precision}"
-        return self.implementation if self.implementation == "torch-stepwise" else "engine"
+        return "engine" if self.is_engine else self.implementation
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether one of this project's kernels walks."""
+        return self.implementation == OURS
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether an engine's path walks: neither our kernels nor the stepwise reference."""
+        return self.implementation not in (OURS, REFERENCE)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there is a measured slope."""
+        return self.fit is not None and self.fit.usable
+
+    def call_us(self, steps: int) -> float | None:
+        """Time of a complete call of `steps` steps (microseconds), on the best basis there is; see `basis`.  None: not known."""
+        basis = self.basis(steps)
+        if basis is None:
+            return None
+        if basis == PREDICTED:
+            return self.prediction.call_us(steps)
+        return self.fit.call_us(steps) if self._is_covered(steps) else self._point(steps).median_us
+
+    def basis(self, steps: int) -> str | None:
+        """What `call_us` rests on: 'measured' or 'published', else 'predicted', else None.
+
+        A fit counts as a measurement only between the shortest and the longest walk that were timed: beyond them it would be
+        an extrapolation, and the model's prediction is the better guess.
+        """
+        if self._is_covered(steps):
+            return MEASURED
+        if self._point(steps) is not None:
+            return self.points_kind
+        return PREDICTED if self.prediction is not None else None
+
+    def _is_covered(self, steps: int) -> bool:
+        return self.is_fitted and min(self.fit.steps) <= steps <= max(self.fit.steps)
+
+    def _point(self, steps: int) -> MeasuredPoint | None:
+        return next((point for point in self.points if point.steps == steps), None)
 
 
 def measured_points(rows: Iterable[Mapping[str, Any]]) -> tuple[MeasuredPoint, ...]:

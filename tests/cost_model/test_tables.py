@@ -10,7 +10,8 @@ from cost_model.gpu import load_gpu
 from cost_model.predict import predict
 from cost_model.settings import fingerprint
 from cost_model.tables import (
-    COLUMNS, SHORT_COLUMNS, EngineTable, TableRefused, engine_table, html_table, latex_table, read_engine_table, step_cost_rows, write_csv,
+    COLUMNS, EXPERIMENTS, READING_TITLES, EngineTable, TableRefused, cell, engine_table, html_table, latex_table, markdown_table, read_engine_table,
+    reading_cells, reading_titles, signed_percent, step_cost_rows, way_name, write_csv,
     write_engine_table, write_html, write_json, write_latex, write_markdown, write_parquet,
 )
 from cost_model.workload import Workload
@@ -60,15 +61,53 @@ def test_parquet_types_do_not_depend_on_the_rows(tmp_path):
 
 
 def test_reading_formats_show_every_row(tmp_path):
-    markdown = write_markdown(ROWS, tmp_path / "t.md").read_text().splitlines()
-    assert len(markdown) == 2 + len(ROWS) and all(line.count("|") == len(SHORT_COLUMNS) + 1 for line in markdown)
+    markdown = markdown_table(ROWS).splitlines()
+    assert len(markdown) == 2 + len(ROWS) and all(line.count("|") == len(READING_TITLES) + 1 for line in markdown)
     assert write_html(ROWS, tmp_path / "t.html").read_text().count("<tr>") == 1 + len(ROWS)
     assert write_latex(ROWS, tmp_path / "t.tex").read_text().count(r"\\") == 1 + len(ROWS)
 
 
+def test_a_page_has_a_title_a_legend_the_answer_first_and_experiments_last(tmp_path):
+    page = write_markdown(ROWS[:1] + ROWS[2:], tmp_path / "t.md", title="Step costs: NVIDIA H200, replayed", experiments=ROWS[1:2]).read_text()
+    assert page.startswith("# Step costs: NVIDIA H200, replayed\n")
+    assert "microseconds" in page and "predicted / measured − 1" in page and "95 % interval" in page
+    assert page.index("sglang-0.5.23 greedy") < page.index(EXPERIMENTS) < page.index("tiles of a block: 8 registers, 64 shared")
+    assert EXPERIMENTS not in write_markdown(ROWS, tmp_path / "t.md").read_text()
+
+
+def test_a_row_for_reading_shows_costs_with_intervals_sign_and_kind():
+    titles = reading_titles(ROWS)
+    assert titles[-1] == "16-step call"
+    measured, _, predicted = (reading_cells(row, titles) for row in ROWS)
+    assert measured[:3] == ("resident int8x2", "151,936 × 256", "warm")
+    assert measured[3].startswith("2.50 (") and measured[5] == signed_percent(RESIDENT.step_us / 2.5 - 1) and measured[6:] == ("12.0", "52.0")
+    assert predicted[3] == "n/a" and predicted[5] == "n/a" and predicted[7] == f"{cell(ENGINE.call_us(16))} predicted"
+
+
+def test_calls_of_different_lengths_say_their_own():
+    rows = [ROWS[0], {**ROWS[2], "call_steps": 7}]
+    assert reading_titles(rows)[-1] == "call"
+    assert [reading_cells(row, reading_titles(rows))[-1].endswith(f"of {steps} steps") for row, steps in zip(rows, (16, 7))] == [True, True]
+
+
+@pytest.mark.parametrize("share, text", [(0.0662, "+6.6 %"), (-0.0276, "−2.8 %"), (0.000234, "0.0 %"), (-0.0001, "0.0 %"), (None, "n/a"), (float("nan"), "n/a"), (1.5, "+150.0 %")])
+def test_errors_have_a_sign_and_one_decimal(share, text):
+    assert signed_percent(share) == text
+
+
+@pytest.mark.parametrize("us, text", [(2.4412, "2.44"), (41.0, "41.0"), (485.2, "485"), (999.7, "1,000"), (12345.6, "12,346"), (0.5642, "0.564"), (-3.2, "−3.20"), (None, "n/a")])
+def test_times_have_three_digits(us, text):
+    assert cell(us) == text
+
+
+def test_ways_are_named_once_for_all():
+    assert way_name("wts", "registers-3-of-9", "resident", "int8x2") == "resident int8x2"
+    assert (way_name("torch-stepwise", "graph", "stepwise", "bf16"), way_name("sglang-0.5.23", "sample", "stepwise", "bf16")) == ("stepwise torch", "sglang-0.5.23 sample")
+
+
 def test_markup_in_values_is_escaped():
-    rows = [{**ROWS[0], "variant": "<b>|a_b&c"}]
-    assert "&lt;b&gt;" in html_table(rows) and r"a\_b\&c" in latex_table(rows)
+    rows = [{**ROWS[2], "variant": "<b>|a_b&c"}]
+    assert "&lt;b&gt;" in html_table(rows) and r"a\_b\&c" in latex_table(rows) and "\\|a_b" in markdown_table(rows)
 
 
 # --- cost tables ---------------------------------------------------------------------------------------------------------------
