@@ -47,11 +47,11 @@ test: $(VENV)/.ready-test ## run all tests; those that need a GPU or a browser s
 lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
 	@$(PY) -m jupyterlab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
-records: $(VENV)/.ready-run-$(GPU) ## measure everything that the committed records hold, on this GPU, into runs/
-	@$(PY) -m benchmarks.run probes --out "$(RECORDS)"
-	@$(PY) -m benchmarks.run walks --out "$(RECORDS)"
+records: $(VENV)/.ready-run-$(GPU) ## repeat the recorded probes, walks, placements, exchanges and phases on this GPU, into runs/ (10 min)
+	@$(PY) -m benchmarks.run probes walks placements exchanges phases --missing --out "$(RECORDS)"
 
-wheel: $(VENV)/.ready-test ## build the wheel into dist/
+wheel: $(VENV)/.created ## build the wheel into dist/
+	@$(PIP) setuptools wheel
 	@$(PY) -m pip wheel --disable-pip-version-check --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
 

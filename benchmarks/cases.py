@@ -1,6 +1,7 @@
 """The declared benchmarks: what is measured under which name, and why. Nothing is measured here.
 
-A walk benchmark is every case at every walk length and L2 state; a probe benchmark is all probes. `run.py` records them.
+A walk benchmark is every case at every walk length and L2 state; a probe benchmark is all probes; the phases take one step
+apart. `run.py` records them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Benchmark:
     Attributes:
         name: also the name of its record.
         about: the question it answers, one line.
-        kind: ``walks`` or ``probes``.
+        kind: ``walks``, ``probes`` or ``phases`` (`benchmarks.phases`).
         cases, steps, l2_states: what a walk benchmark times.
         processes, repeats: defaults, which the command line can change.
     """
@@ -56,6 +57,7 @@ def declared() -> dict[str, Benchmark]:
         Benchmark("exchanges", "how a resident step depends on the copies of the exchange words", "walks",
                   tuple(_with_replicas(resident_case(qwen3), count) for count in (1, 2, 4, 8, 16, 33)), (1, 7, 16), ("warm",)),
         Benchmark("probes", "everything that calibrates the cost model", "probes"),
+        Benchmark("phases", "where a resident step's time goes, phase by phase", "phases", processes=1),
         Benchmark("smoke", "whether measuring works at all: one small head, one process, seconds", "walks",
                   comparison_cases(Head.markov(4096, 64)), (1, 4, 7), ("warm", "serving"), 1, 5),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where a resident step's time goes: ``python -m benchmarks.phases``.
+"""Where a resident step's time goes: ``python -m benchmarks.run phases``, or ``python -m benchmarks.phases`` to see it too.
 
 Records, for the headline head (V 151,936, rank 256, the planner's placement):
 
@@ -12,15 +12,18 @@ Records, for the headline head (V 151,936, rank 256, the planner's placement):
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cost_model.errors import BadInput
 from cost_model.head import Head
-from cost_model.measurement import record_path, walk_row, write_walk
+from cost_model.measurement import frame_rows, read_walk, record_path, walk_row, write_walk
 from cost_model.units import us_from_cycles
 
 HEAD = Head.markov(151_936, 256)
@@ -76,32 +79,46 @@ def _row(walk: Any, probe: str, variant: str, steps: int, samples_us: list[float
     }  # fmt: skip
 
 
-def main() -> int:
-    """Measure, write the record and print the account."""
-    command = argparse.ArgumentParser(prog="python -m benchmarks.phases", description="Record where a resident step's time goes.")
-    command.add_argument("--out", type=Path, default=Path("data/measurements"), help="folder of records (default: %(default)s)")
-    command.add_argument("--repeats", type=int, default=100)
-    given = command.parse_args()
+def record_phases(
+    out: Path, repeats: int, case_name: str = "phases", gpu: str | None = None, commit: str | None = None, git_dirty: bool | None = None
+) -> Path:
+    """Measure and write the record; returns its path. ``gpu``, ``commit`` and ``git_dirty`` as for :func:`wts_lab.bench.measure`.
 
-    from wts_lab.environment import device_id, snapshot
+    Raises:
+        BadInput: there is no GPU that runs the kernels, or its driver does not tell the clock.
+    """
+    from wts_lab.environment import device_id, require_device, snapshot
     from wts_lab.nvml import NvmlDevice
 
+    require_device()
     device = NvmlDevice.open()
     before = device.clocks()
     if before.sm_clock_mhz is None:
-        print("the driver does not tell the clock, so counts of clocks cannot be turned to microseconds", file=sys.stderr)
-        return 1
-    rows = measure_phases(given.repeats, before.sm_clock_mhz)
+        raise BadInput("the driver does not tell the clock, so counts of clocks cannot be turned to microseconds; `wts-lab doctor` looks at NVML")
+    rows = measure_phases(repeats, before.sm_clock_mhz)
     after, now = device.clocks(), datetime.now(timezone.utc)
     shared = snapshot() | {
         "run_id": uuid.uuid4().hex, "process_index": PROCESS, "recorded_at_utc": now.isoformat(timespec="seconds"),
         "sm_clock_mhz_before": before.sm_clock_mhz, "sm_clock_mhz_after": after.sm_clock_mhz,
     }  # fmt: skip
-    path = record_path(given.out, device_id(), now, "phases")
-    write_walk(path, [walk_row(**shared, **row) for row in rows])
-    for row in rows:
-        ordered = sorted(row["samples_us"])
-        print(f"{row['probe']:13} {row['variant']:23} {row['steps']:3} steps  median {ordered[len(ordered) // 2]:7.3f} us")
+    shared |= {name: value for name, value in (("git_commit", commit), ("git_dirty", git_dirty)) if value is not None}
+    path = record_path(out, gpu or device_id(), now, case_name)
+    return write_walk(path, [walk_row(**shared, **row) for row in rows])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the record, print the account and return the exit status."""
+    command = argparse.ArgumentParser(prog="python -m benchmarks.phases", description="Record where a resident step's time goes.")
+    command.add_argument("--out", type=Path, default=Path("runs"), help="folder of records (default: %(default)s)")
+    command.add_argument("--repeats", type=int, default=100)
+    given = command.parse_args(arguments)
+    try:
+        path = record_phases(given.out, given.repeats)
+    except (BadInput, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for row in frame_rows(read_walk(path)):
+        print(f"{row['probe']:13} {row['variant']:23} {row['steps']:3} steps  median {statistics.median(row['samples_us']):7.3f} us")
     print(f"recorded {path}")
     return 0
 

@@ -1,7 +1,7 @@
-"""Record a declared benchmark: ``python -m benchmarks.run NAME``.
+"""Record declared benchmarks: ``python -m benchmarks.run NAME...``.
 
-The record is written once, under ``<out>/<gpu>/<date>-<name>.parquet``; an interrupted run goes on when the same command is
-given again. Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
+A record is written once, to ``<out>/<gpu>/<date>-<name>.parquet``; an interrupted run goes on when the same command is given
+again. Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.cases import Benchmark, declared, find
+from benchmarks.phases import record_phases
 from cost_model.errors import BadInput
 from wts_lab.bench import measure, measure_probes
 from wts_lab.bench_run import MeasurementInterrupted
+from wts_lab.environment import device_id, require_device
+
+OUT = Path("runs")
+"""Where records go: not among those that ship, which a calibration and its tests rest on."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Command line of this module."""
-    command = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Record a declared benchmark on this machine's GPU.")
-    command.add_argument("name", nargs="?", help="benchmark to record; leave out to list them")
-    command.add_argument("--out", type=Path, default=Path("data/measurements"), help="folder of records (default: %(default)s)")
-    command.add_argument("--record", metavar="NAME", help="name of the record, where it is to differ from the benchmark's")
+    command = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Record declared benchmarks on this machine's GPU.")
+    command.add_argument("names", nargs="*", metavar="name", help="benchmarks to record; leave out to list them")
+    command.add_argument("--out", type=Path, default=OUT, help="folder of records (default: %(default)s)")
+    command.add_argument("--missing", action="store_true", help="pass over what the folder has a record of, from whatever day")
+    command.add_argument("--record", metavar="NAME", help="name of the record, where it is to differ from the benchmark's; for one benchmark only")
     command.add_argument("--gpu", metavar="ID", help="catalogue id, where the device alone does not tell")
     command.add_argument("--processes", type=int, help="processes with fresh allocations")
     command.add_argument("--repeats", type=int, help="samples a point")
@@ -34,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
 
 def record(benchmark: Benchmark, given: argparse.Namespace) -> Path:
     """Measure a benchmark with the options given, and return the record's path."""
+    require_device()
     options = {
         "processes": benchmark.processes if given.processes is None else given.processes,
         "repeats": benchmark.repeats if given.repeats is None else given.repeats,
@@ -42,19 +49,31 @@ def record(benchmark: Benchmark, given: argparse.Namespace) -> Path:
     }
     if benchmark.kind == "probes":
         return measure_probes(**options)
+    if benchmark.kind == "phases":
+        return record_phases(given.out, options["repeats"], options["case_name"], given.gpu, given.commit, given.dirty)
     return measure(benchmark.cases, steps=benchmark.steps, l2_states=benchmark.l2_states, **options)
+
+
+def recorded(name: str, given: argparse.Namespace) -> Path | None:
+    """The newest record of a benchmark that the folder has of this GPU, or None."""
+    require_device()
+    return max((given.out / (given.gpu or device_id())).glob(f"????-??-??-{given.record or name}.parquet"), default=None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     given = parser().parse_args(arguments)
-    if given.name is None:
+    if not given.names:
         for benchmark in declared().values():
             print(f"{benchmark.name:10} {benchmark.about}")
         return 0
     try:
-        print(f"recorded {record(find(given.name), given)}")
-    except BadInput as error:
+        if given.record and len(given.names) > 1:
+            raise BadInput(f"--record {given.record} names one record, and {len(given.names)} benchmarks were given; record them one by one")
+        for benchmark in [find(name) for name in given.names]:
+            there = recorded(benchmark.name, given) if given.missing else None
+            print(f"recorded already: {there}" if there else f"recorded {record(benchmark, given)}", flush=True)
+    except (BadInput, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     except MeasurementInterrupted as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +11,14 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="records need pyarrow")
 pytest.importorskip("pandas", reason="records need pandas")
 
-from benchmarks import run  # noqa: E402
+from benchmarks import phases, run  # noqa: E402
 from benchmarks.cases import declared, find  # noqa: E402
 from benchmarks.compare import compare, describe, judge, lines, main  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.measurement import read_walk, walk_row, write_walk  # noqa: E402
+from wts_lab import study  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[1]
 times = st.floats(0.5, 1000.0)
 
 
@@ -45,7 +49,7 @@ def test_swept_placements_hold_the_same_tiles_and_differ_in_their_split():
 
 def test_an_unknown_benchmark_lists_the_known_ones(capsys):
     assert run.main(["speed"]) == 2
-    assert "declared are walks, headline, placements, exchanges, probes, smoke" in capsys.readouterr().err
+    assert "declared are walks, headline, placements, exchanges, probes, phases, smoke" in capsys.readouterr().err
 
 
 def test_without_a_name_the_benchmarks_are_listed(capsys):
@@ -61,6 +65,7 @@ def test_options_reach_the_measurement(monkeypatch, tmp_path, capsys):
         return tmp_path / "record.parquet"
 
     monkeypatch.setattr(run, "measure", measure)
+    monkeypatch.setattr(run, "require_device", lambda: None)
     assert run.main(["walks", "--out", str(tmp_path), "--repeats", "7", "--commit", "abc", "--no-dirty", "--quiet", "--record", "again"]) == 0
     assert seen["cases"] == 16 and seen["steps"] == (1, 2, 4, 7, 11, 15, 16) and seen["processes"] == 3
     assert (seen["repeats"], seen["commit"], seen["git_dirty"], seen["progress"], seen["case_name"]) == (7, "abc", False, False, "again")
@@ -68,9 +73,49 @@ def test_options_reach_the_measurement(monkeypatch, tmp_path, capsys):
 
 
 def test_a_failed_measurement_is_status_1_with_its_reason(monkeypatch, capsys):
+    monkeypatch.setattr(run, "require_device", lambda: None)
     monkeypatch.setattr(run, "measure", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no CUDA device is visible")))
     assert run.main(["smoke"]) == 1
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("program", "words"), [(run.main, ["walks"]), (run.main, ["probes"]), (run.main, ["phases", "--missing"]), (phases.main, [])])
+def test_without_a_gpu_every_benchmark_is_refused_with_the_way_to_the_doctor(monkeypatch, capsys, program, words):
+    monkeypatch.setattr(study, "capable_device", lambda: None)
+    assert program(words) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "wts-lab doctor" in said
+
+
+def test_records_go_to_runs_unless_told_otherwise_never_among_those_that_ship():
+    assert run.parser().parse_args(["walks"]).out == Path("runs")
+
+
+def test_several_are_recorded_in_order_and_those_there_are_passed_over(monkeypatch, tmp_path, capsys):
+    made = []
+    monkeypatch.setattr(run, "require_device", lambda: None)
+    monkeypatch.setattr(run, "device_id", lambda: "h200-sxm")
+    monkeypatch.setattr(run, "record", lambda benchmark, given: made.append(benchmark.name) or tmp_path / benchmark.name)
+    (tmp_path / "h200-sxm").mkdir()
+    (tmp_path / "h200-sxm" / "2026-01-31-probes.parquet").touch()
+    (tmp_path / "h200-sxm" / "2026-01-31-walks-2.parquet").touch()
+    assert run.main(["probes", "walks", "phases", "--missing", "--out", str(tmp_path)]) == 0
+    assert made == ["walks", "phases"]
+    assert "recorded already: " in capsys.readouterr().out
+    assert run.main(["probes", "--out", str(tmp_path)]) == 0 and made[-1] == "probes"
+
+
+def test_one_name_for_several_records_is_refused(capsys):
+    assert run.main(["probes", "walks", "--record", "mine"]) == 2
+    assert "one by one" in capsys.readouterr().err
+
+
+def test_make_records_repeats_every_kind_of_record_that_ships():
+    """All but the panel's, which is made by pressing its button."""
+    (line,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if "benchmarks.run" in line]
+    named = line.split("benchmarks.run ")[1].split(" --")[0].split()
+    shipped = {path.stem[len("2026-11-30-"):] for path in (ROOT / "data" / "measurements").rglob("*.parquet")}
+    assert shipped - {"panel"} <= set(named) <= set(declared())
 
 
 # --- judging -------------------------------------------------------------------------------------------------------------

@@ -8,15 +8,38 @@ slow to import are imported by the commands that need them: `predict` answers wi
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from wts_lab import __version__, cli_ask, cli_run
-from wts_lab.cli_output import EXIT_INTERRUPTED, say
+from wts_lab.cli_output import EXIT_INTERRUPTED, say, say_error
+
+
+class OneLineGroup(TyperGroup):
+    """A group whose usage errors (an unknown option, a word that is no number) are one line, as all other errors are."""
+
+    def main(self, *arguments: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        """Run a command and leave with its exit status; outside standalone mode, return or raise as typer does."""
+        if not standalone_mode:
+            return super().main(*arguments, standalone_mode=False, **options)
+        try:
+            status = super().main(*arguments, standalone_mode=False, **options)
+        except Exception as error:
+            # Newer typers carry their own click, so its errors are told by what they can do.
+            if not hasattr(error, "format_message"):
+                raise
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+            else:
+                say_error(f"{error.format_message().rstrip('.')}; `wts-lab --help` and `wts-lab COMMAND --help` say what there is")
+            status = error.exit_code
+        sys.exit(status or 0)
+
 
 app = typer.Typer(
-    name="wts-lab", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    name="wts-lab", cls=OneLineGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="What would fusing a draft head's walk give on your GPU, and what would keeping its weights on chip add?",
 )
 for command in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,13 +14,14 @@ from cost_model.workload import Workload
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
     BatchOption, GpuOption, HeadOption, JsonOption, L2StateOption, ModeOption, PlacementOption, PrecisionOption, RankOption,
-    RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, placement_from,
-    read_records, workload_from,
+    RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, path_from, path_option,
+    placement_from, read_records, read_walks, require_steps, workload_from,
 )
 from wts_lab.cli_output import print_json, say, user_errors
 
 if TYPE_CHECKING:
     from cost_model.decide import Decision
+    from cost_model.fit import SeriesKey, StepFit
     from cost_model.gpu import Gpu
     from cost_model.head import Head
     from cost_model.round import Round
@@ -93,14 +94,18 @@ def plan(
 
 def fit(
     records: RecordsArgument,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the table as .csv, .parquet and .md.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Fit every run of a configuration, not only the fullest.")] = False,
+    out: Annotated[Path | None, path_option("--out", "Folder for the table as .csv, .parquet and .md.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fit entry and step cost of every recorded series, with intervals, repeatability and a check of the line."""
     from cost_model.fit import fit_frame
 
-    with user_errors():
-        fits = fit_frame(read_records(records))
+    with user_errors(out=out):
+        walks, left_out = read_walks(records, every)
+        fits = fit_frame(walks)
+        if left_out:
+            say(f"left out {left_out}: other runs of the same configurations have more processes or walk lengths, or are newer; --all fits these too")
         if out is not None:
             for path in cli_views.write_fits(fits, out):
                 say(f"wrote {path}")
@@ -112,7 +117,10 @@ def fit(
 
 def decide(
     gpu: GpuOption,
-    records: Annotated[list[Path] | None, typer.Argument(help="Records whose fits replace predictions; predictions alone if left out.")] = None,
+    records: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Records whose fits replace predictions; predictions alone if left out.", parser=path_from, metavar="[RECORDS]..."),
+    ] = None,
     head: HeadOption = None,
     vocab: VocabOption = None,
     rank: RankOption = None,
@@ -123,13 +131,14 @@ def decide(
     verify_us: Annotated[float | None, typer.Option("--verify-us", help="The target's pass over a drafted block.")] = None,
     backbone_us: Annotated[float | None, typer.Option("--backbone-us", help="The parallel drafter's pass.")] = None,
     accepted_length: Annotated[float | None, typer.Option("--accepted-length", help="Tokens that a round yields on average.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the settings to this file.")] = None,
-    check: Annotated[Path | None, typer.Option("--check", help="Only check that a settings file holds for this GPU and head.")] = None,
+    out: Annotated[Path | None, path_option("--out", "Write the settings to this file.")] = None,
+    check: Annotated[Path | None, path_option("--check", "Only check that a settings file holds for this GPU and head.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Decide whether to deploy, in which mode and placement, and why. Give the round's times for a verdict end to end."""
-    with user_errors():
+    with user_errors(out=out):
         chip, shape = load_gpu(gpu), head_from(head, vocab, rank, target_vocab)
+        require_steps(steps)
         if check is not None:
             from cost_model.settings import load_settings
 
@@ -138,7 +147,7 @@ def decide(
             if as_json:
                 print_json(settings)
             return
-        decision = _decision(chip, shape, Workload(batch, steps, l2_state=l2_state), records, _round(verify_us, backbone_us, accepted_length))
+        decision = _decision(chip, shape, Workload(batch, steps, l2_state=l2_state), records, _round(verify_us, backbone_us, accepted_length, steps))
         if out is not None:
             from cost_model.settings import write_settings
 
@@ -152,7 +161,6 @@ def decide(
 def _decision(gpu: Gpu, head: Head, workload: Workload, records: list[Path] | None, rest: Round | None) -> Decision:
     """Decide from the predictions of every way that can be predicted, and the fits of the records."""
     from cost_model.decide import decide as decide_walk
-    from cost_model.fit import fit_frame
     from wts_lab.compare import ALL_WAYS, predicted_comparisons
 
     predictions = []
@@ -161,11 +169,26 @@ def _decision(gpu: Gpu, head: Head, workload: Workload, records: list[Path] | No
             predictions += [each.prediction for each in predicted_comparisons(gpu, head, workload, (way,))]
         except PlanError as error:
             say(f"{' '.join(way)} is left out: {error}")
-    fits = fit_frame(read_records(records)) if records else ()
-    return decide_walk(gpu, head, workload, predictions, fits, rest)
+    fits, environment = _recorded(gpu, records) if records else ((), None)
+    return decide_walk(gpu, head, workload, predictions, fits, rest, environment=environment)
 
 
-def _round(verify_us: float | None, backbone_us: float | None, accepted_length: float | None) -> Round | None:
+def _recorded(gpu: Gpu, records: list[Path]) -> tuple[list[tuple[SeriesKey, StepFit]], dict[str, Any]]:
+    """Return the fits that a replay of these records would show, and what the records know of the machine that made them."""
+    from cost_model.fit import fit_frame
+    from cost_model.measurement import require_gpu
+    from cost_model.settings import ENVIRONMENT_FIELDS
+    from wts_lab.recordings import describe_origin, recording_of
+
+    frame = read_records(records)
+    require_gpu(frame, gpu)
+    recording = recording_of(frame, gpu.id)
+    origin = describe_origin(recording.rows)
+    known = {name: origin.get(name) for name in (*ENVIRONMENT_FIELDS, "gpu_sm_count")}
+    return fit_frame(recording.frame), {name: value for name, value in known.items() if value is not None and not isinstance(value, list)}
+
+
+def _round(verify_us: float | None, backbone_us: float | None, accepted_length: float | None, steps: int) -> Round | None:
     """Return the rest of a round from its three numbers, or None where none was given."""
     from cost_model.round import Round
 
@@ -175,4 +198,6 @@ def _round(verify_us: float | None, backbone_us: float | None, accepted_length: 
         return None
     if missing:
         raise BadInput(f"{' and '.join(missing)} not given; a verdict end to end needs {', '.join(given)} together")
+    if accepted_length > steps + 1:
+        raise BadInput(f"--accepted-length is {accepted_length:g}; a round of {steps} drafted tokens yields at most {steps + 1}, the target's own token among them")
     return Round(verify_us, backbone_us, accepted_length)

@@ -7,24 +7,38 @@ refuse the same things in the same words. Here only text becomes values.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cost_model.errors import BadInput
 from cost_model.head import Head, load_head
 from cost_model.placement import Placement
-from cost_model.workload import L2_STATES, MODES, PRECISIONS, ROUNDINGS, Workload, require_word
+from cost_model.workload import L2_STATES, MODES, PRECISIONS, ROUNDINGS, Workload, require_whole, require_word
 
 if TYPE_CHECKING:
     import pandas
 
 DEFAULT_RANK = 256
+MAX_STEPS = 4096
+"""Longest walk asked for. Draft blocks have at most a few dozen tokens; a longer walk is a slip of the keyboard."""
 
 
 def _words(words: tuple[str, ...]) -> str:
     """List the allowed words for a help text."""
     return ", ".join(words)
+
+
+def path_from(word: str | Path) -> Path:
+    """Read a path; an empty one (an unset variable in a script, say) is refused, not taken for the folder in hand."""
+    if not str(word).strip():
+        raise typer.BadParameter("it is empty; give a path")
+    return Path(word)
+
+
+def path_option(flag: str, about: str) -> Any:
+    """An option that names a file or folder."""
+    return typer.Option(flag, help=about, parser=path_from, metavar="PATH")
 
 
 GpuOption = Annotated[str, typer.Option("--gpu", help="GPU id or alias, such as h200-sxm.", show_default=False)]
@@ -52,7 +66,7 @@ VocabsOption = Annotated[list[str] | None, typer.Option("--vocab", help="Draft v
 HeadsOption = Annotated[list[str] | None, typer.Option("--head", help="Released heads, separated by commas.")]
 StepsListOption = Annotated[str, typer.Option("--steps", help="Walk lengths to time, separated by commas.")]
 RecordsArgument = Annotated[
-    list[Path], typer.Argument(help="Record files (.parquet), or folders of them.", show_default=False)
+    list[Path], typer.Argument(help="Record files (.parquet), or folders of them.", show_default=False, parser=path_from, metavar="RECORDS...")
 ]
 
 
@@ -60,7 +74,8 @@ def head_from(name: str | None, vocab_size: int | None, rank: int | None, target
     """Return the catalogued head, or a Markov head of the given sizes.
 
     Raises:
-        BadInput: both a name and sizes were given, or neither; an unknown name; a size outside its range.
+        BadInput: both a name and sizes were given, or neither; an unknown name; a size outside its range; a target vocabulary
+            below the draft vocabulary.
     """
     if name is not None:
         given = [flag for flag, value in (("--vocab", vocab_size), ("--rank", rank), ("--target-vocab", target_vocab_size)) if value is not None]
@@ -69,7 +84,11 @@ def head_from(name: str | None, vocab_size: int | None, rank: int | None, target
         return load_head(name)
     if vocab_size is None:
         raise BadInput("no head was given; give --vocab (and --rank), or --head with a name from the catalogue")
-    return Head.markov(vocab_size, DEFAULT_RANK if rank is None else rank, target_vocab_size)
+    head = Head.markov(vocab_size, DEFAULT_RANK if rank is None else rank, target_vocab_size)
+    if head.target_vocab_size < head.vocab_size:
+        raise BadInput(f"--target-vocab is {head.target_vocab_size:,}, below --vocab {head.vocab_size:,}; every draft token is a token of the "
+                       "target, and the walk looks it up in W1, which has a row for each target token")
+    return head
 
 
 def heads_from(names: list[str] | None, vocab_sizes: list[str] | None, rank: int | None, default: tuple[int, ...]) -> tuple[Head, ...]:
@@ -85,6 +104,7 @@ def heads_from(names: list[str] | None, vocab_sizes: list[str] | None, rank: int
 def workload_from(mode: str, precision: str | None, batch: int, steps: int, temperature: float, rounding: str, l2_state: str) -> Workload:
     """Return the workload; the precision that a mode runs in is filled in where none was given."""
     require_word("mode", mode, MODES)
+    require_steps(steps)
     return Workload(batch, steps, temperature, precision or ("bf16" if mode == "stepwise" else "int8x2"), rounding, l2_state)
 
 
@@ -99,11 +119,17 @@ def placement_from(text: str | None) -> Placement | None:
 
 
 def wholes_from(flag: str, text: str) -> tuple[int, ...]:
-    """Read whole numbers of at least 1, separated by commas, in ascending order and without repeats."""
+    """Read walk lengths: whole numbers from 1 to MAX_STEPS, separated by commas, in ascending order and without repeats."""
     numbers = sorted({whole_from(flag, word) for word in words_from([text])})
     if not numbers or numbers[0] < 1:
         raise BadInput(f"{flag} is {text!r}; give whole numbers of at least 1, separated by commas")
+    require_steps(numbers[-1], flag)
     return tuple(numbers)
+
+
+def require_steps(steps: int, flag: str = "--steps") -> None:
+    """Raise BadInput unless a walk of so many steps can be asked for."""
+    require_whole(flag, steps, 1, MAX_STEPS)
 
 
 def words_from(texts: list[str]) -> list[str]:
@@ -132,3 +158,29 @@ def read_records(paths: list[Path]) -> pandas.DataFrame:
 
     frames = [read_walk_folder(path) if path.is_dir() else read_walk(path).assign(record=path.stem) for path in paths]
     return frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
+
+
+def read_walks(paths: list[Path], every: bool = False) -> tuple[pandas.DataFrame, str]:
+    """Read the walks of records, of each configuration on each GPU the fullest run unless every one is asked for.
+
+    Returns the frame as `read_records` gives it, and in words what was left out: how many rows of which records, or "".
+
+    Raises:
+        RecordError: as `read_records`; BadInput: the records hold probes only.
+    """
+    import pandas
+
+    from cost_model.measurement import NO_PROBE
+    from wts_lab.recordings import fullest_runs
+
+    frame = read_records(paths)
+    walks = frame[frame["probe"].isna() | (frame["probe"] == NO_PROBE)]
+    if walks.empty:
+        raise BadInput(f"{', '.join(map(str, paths))} holds no walk, only probes; `wts-lab calibrate` reads those, `wts-lab measure` times walks")
+    if every:
+        return walks, ""
+    kept = pandas.concat([fullest_runs(rows) for _, rows in walks.groupby("gpu_name", dropna=False, sort=False)])
+    dropped = walks.drop(index=kept.index)
+    if dropped.empty:
+        return kept, ""
+    return kept, f"{len(dropped)} of {len(walks)} rows, from {', '.join(sorted(set(dropped['record'])))}"

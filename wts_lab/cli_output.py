@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 
 import typer
 
@@ -27,16 +28,17 @@ OWN_PACKAGES = ("cost_model", "wts_lab")
 INTERRUPTIONS = ("MeasurementInterrupted", "BuildCancelled")
 """Those that say that the user stopped the work, by name, since their modules are slow to import."""
 
-PIPED_WIDTH = 120
-"""Columns of a table that does not go to a terminal."""
+PIPED_WIDTH = 240
+"""Widest table that does not go to a terminal: room enough that no cell is broken over lines."""
 
 
 @contextmanager
-def user_errors(kept: str = "nothing was written") -> Iterator[None]:
+def user_errors(kept: str = "nothing was written", out: Path | None = None) -> Iterator[None]:
     """Turn what the user can mend into one line on standard error and an exit status.
 
     Args:
         kept: after an interrupt, what is kept and how to go on.
+        out: where the command writes, named where the system refuses a write without saying to which file.
 
     Raises:
         typer.Exit: 2 for BadInput and for files that cannot be read or written, 130 for an interrupt, 1 where the lab's own
@@ -46,10 +48,10 @@ def user_errors(kept: str = "nothing was written") -> Iterator[None]:
         yield
     except BadInput as error:
         fail(str(error))
+    except BrokenPipeError:
+        raise  # whoever read the output has left; typer ends quietly
     except OSError as error:
-        if error.filename is None:
-            raise
-        fail(f"{error.filename}: {error.strerror}; check that the path is right and may be used")
+        fail(_told(error, out))
     except KeyboardInterrupt:
         say(f"interrupted: {kept}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -61,10 +63,22 @@ def user_errors(kept: str = "nothing was written") -> Iterator[None]:
         raise typer.Exit(EXIT_INTERRUPTED if interrupted else EXIT_FAILED) from None
 
 
+def _told(error: OSError, out: Path | None) -> str:
+    """Say what the system refused. Writing into an open file (a full disk, say) raises an error that names no file."""
+    place = error.filename or out or "a file of this command"
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{place}: {reason}; check that the path is right, may be used, and has room"
+
+
 def fail(message: str) -> None:
     """Say what is wrong in one line and leave with the status for bad input."""
-    say(f"error: {' '.join(message.split())}")
+    say_error(message)
     raise typer.Exit(EXIT_BAD_INPUT) from None
+
+
+def say_error(message: str) -> None:
+    """Write what is wrong to standard error, as one line whatever the message holds."""
+    say(f"error: {' '.join(message.split())}")
 
 
 def say(message: str) -> None:

@@ -10,11 +10,12 @@ import typer
 
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu, recognise_gpu
+from cost_model.paths import data_root
 from cost_model.workload import L2_STATES, MODES, PRECISIONS, require_word
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
-    GpuHereOption, HeadsOption, JsonOption, PlacementOption, RankOption, StepsListOption, VocabsOption, heads_from, placement_from,
-    read_records, wholes_from, words_from,
+    GpuHereOption, HeadsOption, JsonOption, PlacementOption, RankOption, StepsListOption, VocabsOption, heads_from, path_from, path_option,
+    placement_from, read_records, wholes_from, words_from,
 )
 from wts_lab.cli_output import EXIT_FAILED, print_json, say, user_errors
 
@@ -46,15 +47,15 @@ def study(
     live: Annotated[
         bool | None, typer.Option("--live/--replay", help="Measure here or fail, or replay recorded runs; what this machine allows if left out.")
     ] = None,
-    records: Annotated[Path | None, typer.Option("--records", help="Folder of recorded runs; those that ship with the lab if left out.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for tables, settings and report.")] = Path("out"),
+    records: Annotated[Path | None, path_option("--records", "Folder of recorded runs; those that ship with the lab if left out.")] = None,
+    out: Annotated[Path, path_option("--out", "Folder for tables, settings and report.")] = Path("out"),
     as_json: JsonOption = False,
 ) -> None:
     """Answer the question: predict, measure or replay, fit, compare, decide, and write tables, settings and report."""
     from wts_lab.outputs import write_outputs
     from wts_lab.study import StudyRequest, run_study
 
-    with user_errors(f"what was measured so far is kept under {out / 'records'}; give the same command again to go on"):
+    with user_errors("no answer was written", out):
         request = StudyRequest(
             gpu=gpu, heads=heads_from(head, vocab, rank, ()), steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])),
             processes=processes, repeats=repeats, live=live, records=records, out=out,
@@ -78,19 +79,20 @@ def measure(
     l2_state: L2StatesOption = "warm",
     processes: ProcessesOption = 3,
     repeats: RepeatsOption = 100,
-    out: Annotated[Path, typer.Option("--out", help="Folder of records; the record lies in <out>/<gpu>/.")] = Path("runs"),
+    out: Annotated[Path, path_option("--out", "Folder of records; the record lies in <out>/<gpu>/.")] = Path("runs"),
     case: Annotated[str, typer.Option("--case", help="Last part of the record's name.")] = "measure",
     gpu: GpuHereOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time walks on the GPU in this machine into one record. The tokens are checked first: a wrong kernel is not timed."""
     from wts_lab.bench import measure as measure_walks
+    from wts_lab.environment import require_device
 
-    with user_errors():
+    with user_errors(out=out):
         heads = heads_from(head, vocab, rank, (STUDIED_VOCABULARY,))
         cases = _cases(heads, words_from([mode]), words_from([precision]), placement)
         gpu_id = load_gpu(gpu).id if gpu is not None else None
-        _require_device()
+        require_device()
         path = measure_walks(
             cases, steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])), processes=processes, repeats=repeats,
             out=out, case_name=case, gpu=gpu_id, progress=True,
@@ -99,15 +101,6 @@ def measure(
             print_json({"record": str(path), "cases": [each.label for each in cases]})
         else:
             say(f"wrote {path}; `wts-lab fit {path}` fits it")
-
-
-def _require_device() -> None:
-    """Raise BadInput unless a GPU that runs the kernels is here."""
-    from wts_lab.study import capable_device
-
-    if capable_device() is None:
-        raise BadInput("measuring needs torch and a CUDA GPU of compute capability 8.0 or more, and this machine has none that works; "
-                       "run `wts-lab doctor` to see why, or `wts-lab study` to replay recorded runs")
 
 
 def _cases(heads: tuple[Head, ...], modes: list[str], precisions: list[str], placement: str | None) -> tuple[WalkCase, ...]:
@@ -127,31 +120,39 @@ def _cases(heads: tuple[Head, ...], modes: list[str], precisions: list[str], pla
 
 def calibrate(
     records: Annotated[
-        list[Path] | None, typer.Argument(help="Records of probes and walks, or folders of them; the probes are run here if left out.")
+        list[Path] | None,
+        typer.Argument(help="Records of probes and walks, or folders of them; the probes are run here if left out.", parser=path_from,
+                       metavar="[RECORDS]..."),
     ] = None,
     gpu: GpuHereOption = None,
     processes: ProcessesOption = 3,
     repeats: RepeatsOption = 100,
-    out: Annotated[Path | None, typer.Option("--out", help="File for the calibration; <gpu>.toml here if left out.")] = None,
+    out: Annotated[Path | None, path_option("--out", "File for the calibration; <gpu>.toml here if left out.")] = None,
     engines: Annotated[
-        Path | None, typer.Option("--engines", help="Folder of engine descriptions in which to replace torch-stepwise.toml, from its recorded walks.")
+        Path | None, path_option("--engines", "Folder of engine descriptions in which to replace torch-stepwise.toml, from its recorded walks.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn probes (and walks, where the records hold some) of this GPU into the parameters of its cost model, with standard errors."""
     from cost_model.calibrate import calibrate as calibrate_gpu
     from cost_model.calibrate import write_calibration
+    from cost_model.engine_fit import TABLED_ENGINE
+    from cost_model.measurement import require_gpu
 
-    with user_errors("finished probes are kept under runs; give the same command again to go on"):
+    with user_errors("no calibration was written", out):
+        if engines is not None and not engines.is_dir():
+            raise BadInput(f"--engines is {engines}, which is no folder; give the one that holds {TABLED_ENGINE}.toml, such as data/engines")
         if not records:
             from wts_lab.bench_run import measure_probes
+            from wts_lab.environment import require_device
 
             named = load_gpu(gpu).id if gpu is not None else None
-            _require_device()
+            require_device()
             records = [measure_probes(processes=processes, repeats=repeats, out=Path("runs"), gpu=named, progress=True)]
             say(f"wrote {records[0]}")
         frame = read_records(records)
         chip = load_gpu(gpu, calibrated=False) if gpu is not None else _gpu_of(frame)
+        require_gpu(frame, chip)
         calibrated = calibrate_gpu(chip, frame)
         path = out or Path(f"{chip.id}.toml")
         write_calibration(calibrated, path)
@@ -164,8 +165,8 @@ def calibrate(
             cli_views.show_model_errors(_model_errors(calibrated, frame))
             if described is not None:
                 say(f"wrote {described}")
-            hint = "" if path.parent.name == "calibrated" else "; copy it to data/gpus/calibrated/ for predictions to use it"
-            say(f"wrote {path}{hint}")
+            used = data_root() / "gpus" / "calibrated" / f"{chip.id}.toml"
+            say(f"wrote {path}" + ("" if path.resolve() == used.resolve() else f"; predictions use it once it is copied to {used}"))
 
 
 def _describe_engine(gpu: Gpu, frame: pandas.DataFrame, folder: Path) -> Path:
@@ -217,5 +218,5 @@ def doctor(
             print_json(findings)
         else:
             cli_views.show_findings(findings)
-    if not all(finding.ok for finding in findings):
+    if any(finding.fault for finding in findings):
         raise typer.Exit(EXIT_FAILED)

@@ -10,7 +10,13 @@ import typer
 
 from cost_model import placement as planner
 from cost_model.units import format_bytes, format_count, format_interval_us, format_percent, format_us
+from cost_model.workload import L2_STATES, OURS
 from wts_lab.cli_output import print_table
+
+NAMED_APART = (
+    "gpu_name", "grid_blocks", "warps", "register_tiles", "shared_tiles", "streamed_tiles", "staging_tiles", "record", "variant",
+)
+"""Columns of a series that its name tells in a form or order of their own."""
 
 if TYPE_CHECKING:
     from cost_model.decide import Decision
@@ -70,22 +76,53 @@ def show_placements(title: str, rows: Sequence[dict]) -> None:
 
 
 def show_fits(fits: Sequence[tuple[SeriesKey, StepFit]]) -> None:
-    """Show every series with its fitted step and entry; a series without a fit says why."""
+    """Show every series with its fitted step and entry, smallest vocabulary first; a series without a fit says why."""
+    named = [(name, key, fit) for name, (key, fit) in zip(series_names([key for key, _ in fits]), fits)]
+    named.sort(key=lambda one: (one[1].vocab_size, one[1].rank, L2_STATES.index(one[1].l2_state), one[0]))
     print_table(
         "Fitted cost of each recorded series, batch 1 unless said",
         ("way", "vocabulary", "rank", "L2", "step", "95 % interval", "repeats\nwithin", "entry", "status"),
-        [(_series_name(key), format_count(key.vocab_size), key.rank, key.l2_state, format_us(fit.step_us),
+        [(name, format_count(key.vocab_size), key.rank, key.l2_state, format_us(fit.step_us),
           format_interval_us(fit.step_us_low, fit.step_us_high), format_us(fit.repeatability_us), format_us(fit.entry_us), fit.status)
-         for key, fit in fits],
+         for name, key, fit in named],
     )
-    for key, fit in fits:
+    for name, key, fit in named:
         if fit.reason:
-            typer.echo(f"Note: {key.describe()}: {fit.reason}.")
+            typer.echo(f"Note: {name}, V {format_count(key.vocab_size)}, rank {key.rank}, {key.l2_state} L2: {fit.reason}.")
+
+
+def series_names(keys: Sequence[SeriesKey]) -> list[str]:
+    """Name each series as the study does; series that would look alike get what differs between them, so that no two rows do."""
+    alike: dict[tuple, list[SeriesKey]] = {}
+    for key in keys:
+        alike.setdefault(_shown_of(key), []).append(key)
+    return [", ".join((_series_name(key), *_differences(key, alike[_shown_of(key)]))) for key in keys]
+
+
+def _shown_of(key: SeriesKey) -> tuple:
+    """What the table of fits shows of a series."""
+    return _series_name(key), key.vocab_size, key.rank, key.l2_state
+
+
+def _differences(key: SeriesKey, alike: Sequence[SeriesKey]) -> list[str]:
+    """Words for the columns in which series that look alike differ; record and label only where the others do not tell all apart."""
+    facts = {"GPU": lambda one: one.gpu_name, "placement": _placement_words, "grid": lambda one: one.grid_blocks}
+    facts |= {name.replace("_", " "): lambda one, name=name: getattr(one, name) for name in key.as_dict() if name not in NAMED_APART}
+    facts = {name: fact for name, fact in facts.items() if len({fact(one) for one in alike}) > 1}
+    for name in ("record", "variant"):
+        if len({tuple(fact(one) for fact in facts.values()) for one in alike}) < len(alike):
+            facts[name] = lambda one, name=name: getattr(one, name)
+    return [f"{name} {fact(key)}" for name, fact in facts.items()]
+
+
+def _placement_words(key: SeriesKey) -> str:
+    """A placement as `--placement` takes it."""
+    return ",".join(str(count or 0) for count in (key.warps, key.register_tiles, key.shared_tiles, key.streamed_tiles, key.staging_tiles))
 
 
 def _series_name(key: SeriesKey) -> str:
     """Name a series as the study does, with its residency and batch where they are not the usual ones."""
-    words = [key.mode, key.precision] if key.implementation == "wts" else [key.implementation, key.variant]
+    words = [key.mode, key.precision] if key.implementation == OURS else [key.implementation, key.variant]
     if key.mode == "resident" and key.streamed_tiles:
         words.append(f"({key.streamed_tiles} tiles streamed)")
     if key.batch not in (None, 1):
@@ -124,8 +161,10 @@ def show_study(result: StudyResult, written: Written) -> None:
 
 def shown_state(result: StudyResult, head: object) -> str:
     """Return the L2 state to show: serving where it was studied, since verdicts use that one."""
+    from wts_lab.study_answer import VERDICT_L2_STATES
+
     states = [each.l2_state for each in result.comparisons if (each.vocab_size, each.rank) == (head.vocab_size, head.rank)]
-    return next((state for state in ("serving", "warm", "cold") if state in states), "warm")
+    return next((state for state in VERDICT_L2_STATES if state in states), VERDICT_L2_STATES[0])
 
 
 def _way_row(way: Comparison, steps: int) -> tuple[str, ...]:
@@ -197,9 +236,10 @@ def show_model_errors(rows: Sequence[ModeErrors]) -> None:
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
-    """Show what the doctor looked at; faults with their mend and what needs them."""
-    print_table("This machine", ("check", "", "found"), [(each.name, "ok" if each.ok else "FAULT", each.detail) for each in findings], text_columns=3)
-    faults = [each for each in findings if not each.ok]
+    """Show what the doctor looked at; faults with their mend and what needs them. What may be missing is no fault."""
+    states = ["ok" if each.ok else "FAULT" if each.fault else "absent" for each in findings]
+    print_table("This machine", ("check", "", "found"), [(each.name, state, each.detail) for each, state in zip(findings, states)], text_columns=3)
+    faults = [each for each in findings if each.fault]
     for each in faults:
         typer.echo(f"{each.name} (needed for {each.needed_for}): {each.mend}")
-    typer.echo("Nothing is missing." if not faults else f"{len(faults)} of {len(findings)} checks found a fault.")
+    typer.echo("Nothing that measuring needs is missing." if not faults else f"{len(faults)} of {len(findings)} checks found a fault.")

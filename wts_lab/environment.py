@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,9 @@ LEAST_PYTHON = (3, 11)
 LEAST_CAPABILITY = (8, 0)
 GIT_TIMEOUT_S = 10
 
-MEASURING, SCREEN, RECORDS = "measuring", "the screen", "reading and fitting records"
+MEASURING, RECORDS, REPORT, LAB = "measuring", "reading and fitting records", "the report", "the lab"
+OPTIONAL = (REPORT, LAB)
+"""Parts that an environment may go without: the commands work, and `make lab` installs what the lab needs."""
 
 Answer = TypeVar("Answer")
 
@@ -86,6 +88,16 @@ def git_state(root: Path) -> tuple[str | None, bool | None]:
     commit = guarded(lambda: ask("rev-parse", "HEAD"))
     dirty = guarded(lambda: bool(ask("status", "--porcelain", "--untracked-files=no"))) if commit else None
     return commit, dirty
+
+
+def require_device() -> None:
+    """Raise BadInput unless a GPU that runs the kernels is here."""
+    from cost_model.errors import BadInput
+    from wts_lab.study import capable_device
+
+    if capable_device() is None:
+        raise BadInput("measuring needs torch and a CUDA GPU of compute capability 8.0 or more, and this machine has none that works; "
+                       "run `wts-lab doctor` to see why, or `wts-lab study` to replay recorded runs")
 
 
 def device_id(device: int = 0) -> str:
@@ -174,6 +186,15 @@ class Finding:
     detail: str
     mend: str = ""
     needed_for: str = MEASURING
+
+    @property
+    def fault(self) -> bool:
+        """Whether something that every environment needs is not as it should be."""
+        return not self.ok and self.needed_for not in OPTIONAL
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields and whether it is a fault, ready for JSON."""
+        return {**asdict(self), "fault": self.fault}
 
 
 def doctor() -> list[Finding]:
@@ -291,10 +312,11 @@ def _check_locks() -> list[Finding]:
 
 def _check_packages() -> list[Finding]:
     found = []
-    for name, need in (("pandas", RECORDS), ("pyarrow", RECORDS), ("scipy", RECORDS), ("plotly", SCREEN), ("ipywidgets", SCREEN),
-                       ("anywidget", SCREEN), ("jupyterlab", SCREEN)):
+    for name, need in (("pandas", RECORDS), ("pyarrow", RECORDS), ("scipy", RECORDS), ("plotly", REPORT), ("ipywidgets", LAB),
+                       ("anywidget", LAB), ("jupyterlab", LAB)):
         version = guarded(lambda name=name: metadata.version(name))
-        found.append(Finding(name, version is not None, version or "not installed", "" if version else f"pip install {name}", need))
+        absent = f"not installed, needed for {need} only" if need in OPTIONAL else "not installed"
+        found.append(Finding(name, version is not None, version or absent, "" if version else f"pip install {name}", need))
     return found
 
 

@@ -94,3 +94,9 @@ def test_ci_script_is_executable_and_calls_make_test():
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     assert script.read_text().rstrip().endswith("make test")
+
+
+def test_browser_tests_need_a_browser_and_no_driver():
+    """They speak the browser's own protocol."""
+    assert "driver" not in (ROOT / ".ci" / "run").read_text()
+    assert "chromedriver" not in (ROOT / "tests" / "conftest.py").read_text()

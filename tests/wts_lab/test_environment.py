@@ -112,7 +112,23 @@ def test_all_faults_come_in_one_pass_each_with_a_mend(monkeypatch, tmp_path):
     for name in ("torch", "CUDA device", "NVML", "nvcc", "ninja", "C++ compiler", "pandas", "pyarrow", "scipy", "plotly", "ipywidgets", "anywidget"):
         assert not findings[name].ok and findings[name].mend, name
     assert findings["python"].ok and findings["build locks"].ok
-    assert findings["plotly"].needed_for == environment.SCREEN
+    assert {finding.name for finding in findings.values() if not finding.ok and not finding.fault} == {"plotly", "ipywidgets", "anywidget", "jupyterlab"}
+    assert findings["jupyterlab"].detail == "not installed, needed for the lab only"
+
+
+def test_what_only_the_lab_needs_is_no_fault_where_it_is_missing():
+    missing = Finding("jupyterlab", False, "not installed, needed for the lab only", "pip install jupyterlab", environment.LAB)
+    assert not missing.fault and missing.as_dict()["fault"] is False
+    assert Finding("pandas", False, "not installed", "pip install pandas", environment.RECORDS).fault
+
+
+def test_a_machine_that_cannot_measure_is_told_where_to_look(monkeypatch):
+    from cost_model.errors import BadInput
+    from wts_lab import study
+
+    monkeypatch.setattr(study, "capable_device", lambda: None)
+    with pytest.raises(BadInput, match="wts-lab doctor"):
+        environment.require_device()
 
 
 def test_a_check_that_breaks_is_a_finding_and_the_rest_still_run(monkeypatch):
