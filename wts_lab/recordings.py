@@ -6,8 +6,8 @@ Records live in one folder a GPU, `<folder>/<gpu id>/<date>-<case>.parquet` (`co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from cost_model.gpu import UnknownGpu, load_gpu
 from cost_model.measurement import NO_PROBE, frame_rows, read_walk_folder, require_gpu
 from cost_model.paths import data_root
 from cost_model.tables import PLACEMENT_COLUMNS as TILE_COLUMNS
-from cost_model.workload import OURS
+from cost_model.workload import OURS, is_experiment
 
 if TYPE_CHECKING:
     import pandas
@@ -55,6 +55,10 @@ class Recording:
         """GPU and date, for instance 'NVIDIA H200, recorded 2026-11-29'."""
         first, last = self.dates
         return f"{self.gpu_name}, recorded {first if first == last else f'{first} to {last}'}"
+
+    def at_steps(self, steps: Collection[int]) -> Recording:
+        """The rows of these walk lengths only."""
+        return replace(self, frame=self.frame[self.frame["steps"].isin(list(steps))])
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -156,12 +160,13 @@ def recorded_rows(
     """The recording of some (mode, precision) ways of walking one head on one GPU, up to a walk length.
 
     Where a way was recorded in several configurations (placements, say), the fastest is returned: a series is of one only.
+    Experimental exchanges are passed over: nobody can choose them.
 
     Raises NothingRecorded when the first way was not recorded; the others may be missing.
     """
     recording = read_recording(gpu.id, records)
-    frame = select_walks(recording, vocab_size=head.vocab_size, rank=head.rank, l2_state=l2_state, batch=1)
-    frame = frame[frame["steps"] <= max_steps]
+    frame = select_walks(recording, head_kind=head.kind, vocab_size=head.vocab_size, rank=head.rank, l2_state=l2_state, batch=1)
+    frame = frame[(frame["steps"] <= max_steps) & ~frame["exchange"].map(is_experiment).astype(bool)]
     matches = [_fastest(frame[(frame["mode"] == mode) & (frame["precision"] == precision)]) for mode, precision in ways]
     if matches[0].empty:
         raise NothingRecorded(_what_there_is(recording, head, ways[0], l2_state, max_steps))

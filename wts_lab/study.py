@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 DEFAULT_HEAD = Head.markov(151_936, 256)
 DEFAULT_STEPS = (1, 2, 4, 7, 11, 15, 16)
+MIN_LENGTHS = 3
+"""Walk lengths that a slope and a check of its fit need."""
+
 DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvmap")
 """One of these is there wherever CUDA can work on Linux: a driver's devices, those of WSL, or those of Tegra chips."""
 
@@ -85,9 +88,15 @@ class StudyRequest:
     def __post_init__(self) -> None:
         for steps in self.steps:
             require_whole("steps", steps, 1, None)
+        for head in self.heads:
+            if head.kind != "markov":
+                raise BadInput(
+                    f"{head.name} is a {head.kind} head; only markov heads can be walked, measured and modelled. "
+                    "Choose one, or give a vocabulary size and a rank"
+                )
         for state in self.l2_states:
             require_word("l2_state", state, L2_STATES)
-        if len(set(self.steps)) < 3:
+        if len(set(self.steps)) < MIN_LENGTHS:
             raise BadInput(
                 f"steps are {self.steps}; a slope and a check of its fit need at least three walk lengths, such as 1, 7 and 16"
             )
@@ -106,7 +115,7 @@ class StudyResult:
     """The answer, as data.
 
     Attributes:
-        request: what was asked.
+        request: what was answered: as asked, with the walk lengths that were recorded where a replay has no others.
         kind: 'measured', 'replayed' or 'predicted'.
         source: the same in words, with GPU and, for a replay, the date.
         gpu: the GPU the numbers are about, with its calibration.
@@ -119,6 +128,7 @@ class StudyResult:
         origin: provenance of the measured rows; empty when predicted only.
         record: the record a live run wrote.
         notes: what the reader should know, such as a prediction that could not be made.
+        answer_rows: how many of `rows`, the first ones, are about `comparisons`; the rest are experiments.
     """
 
     request: StudyRequest
@@ -134,6 +144,7 @@ class StudyResult:
     origin: dict[str, Any] = field(default_factory=dict)
     record: Path | None = None
     notes: tuple[str, ...] = ()
+    answer_rows: int = 0
 
     @property
     def decision(self) -> Decision:
@@ -188,7 +199,8 @@ def run_study(
     Raises:
         NoDevice: a live run was asked for and is not possible here.
         NothingRecorded: nothing of the GPU was recorded and live is False.
-        BadInput: an unknown GPU, a head that cannot be walked, a damaged record.
+        AnotherGpu: the records in the GPU's folder were made on another GPU.
+        BadInput: an unknown GPU, a damaged record, or nothing is measured and nothing can be predicted.
     """
     device = None if request.live is False else capable_device()
     if request.live and device is None:
@@ -225,7 +237,10 @@ def recognise(device: Device) -> Gpu:
         figures = {
             fact: Figure(float(value), unit, "measured", "reported by the driver") for fact, (value, unit) in known.items()
         }
-        return Gpu(name, device.name, (), device.compute_capability, figures, unknowns={"everything else": str(error)})
+        unknowns = {"everything else": str(error)}
+        return Gpu(
+            name, device.name, (), device.compute_capability, figures, unknowns=unknowns, driver_names=(device.name,)
+        )
 
 
 def _measure(
@@ -263,7 +278,43 @@ def _measure(
 def _replay(request: StudyRequest, recording: Recording, gpu: Gpu) -> StudyResult:
     """Answer from a recording, for the heads asked for or all recorded ones."""
     heads = request.heads or recorded_heads(recording, DEFAULT_HEAD)
-    return answer(request, REPLAYED, f"replayed: {recording.label}", gpu, heads, recording)
+    replayed, recording, notes = _recorded_lengths(request, heads, recording)
+    used = [f"{name} {getattr(request, name)}" for name in ("processes", "repeats") if getattr(request, name) != getattr(StudyRequest, name)]
+    if used:
+        notes.append(f"{' and '.join(used)} asked for, but a replay shows what was recorded: that is for a live run to use")
+    return answer(replayed, REPLAYED, f"replayed: {recording.label}", gpu, heads, recording, notes=notes)
+
+
+def _recorded_lengths(
+    request: StudyRequest, heads: tuple[Head, ...], recording: Recording
+) -> tuple[StudyRequest, Recording, list[str]]:
+    """Bring request and recording to the same walk lengths, so that nothing beyond what was timed is shown as measured.
+
+    Those asked for are taken where at least three were recorded of every head, else all recorded ones; a note says so.
+    """
+    lengths: dict[tuple[int, int], set[int]] = {(head.vocab_size, head.rank): set() for head in heads}
+    for row in recording.rows:
+        if (row["vocab_size"], row["rank"]) in lengths:
+            lengths[row["vocab_size"], row["rank"]].add(row["steps"])
+    recorded = set.intersection(*(found for found in lengths.values() if found)) if any(lengths.values()) else set()
+    asked = set(request.steps)
+    shown = sorted(asked & recorded) if len(asked & recorded) >= MIN_LENGTHS else sorted(recorded)
+    if len(shown) < MIN_LENGTHS:
+        return request, recording, []
+    missing = sorted(asked - recorded)
+    notes = []
+    if missing:
+        notes.append(
+            f"walks of {_listed(missing)} steps were not recorded: fits, predictions and the verdict are about the recorded lengths "
+            f"{_listed(shown)}, and calls are compared at {shown[-1]} steps; measure on the GPU to get others"
+        )
+    return replace(request, steps=tuple(shown)), recording.at_steps(shown), notes
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Numbers as a sentence lists them."""
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def free_case_name(folder: Path, gpu_id: str, case: str) -> str:

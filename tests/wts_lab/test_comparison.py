@@ -13,7 +13,7 @@ from cost_model.gpu import load_gpu
 from cost_model.head import Head
 from cost_model.workload import Workload
 from tests.synthetic_records import synthetic_rows
-from wts_lab.compare import ALL_WAYS, predicted_comparisons, published_points, with_points
+from wts_lab.compare import ALL_WAYS, predicted_comparisons, published_points, with_fits, with_points
 from wts_lab.comparison import Comparison, measured_points
 
 
@@ -47,6 +47,23 @@ def test_rows_that_lost_all_samples_give_no_point() -> None:
 def test_labels_and_roles(fields: tuple[str, str, str], label: str, role: str) -> None:
     series = Comparison(*fields, "warm", 151_936, 256)
     assert (series.label, series.role, series.shape_label) == (label, role, "V 151,936, rank 256")
+
+
+def test_a_call_is_measured_only_within_the_walks_that_were_timed() -> None:
+    gpu, head = load_gpu("h200-sxm"), Head.markov(151_936, 256)
+    rows = synthetic_rows(l2_states=("warm",), ways=[("wts", "resident", "resident", "int8x2")])
+    (resident,) = with_fits(predicted_comparisons(gpu, head, Workload(), (("resident", "int8x2"),)), rows)
+    assert [resident.basis(steps) for steps in (1, 9, 16, 17, 100)] == ["measured"] * 3 + ["predicted"] * 2
+    assert resident.call_us(16) == resident.fit.medians_us[16] and resident.call_us(9) == resident.fit.line_us(9)
+    assert resident.call_us(100) == resident.prediction.call_us(100) != resident.fit.call_us(100)
+
+
+def test_a_published_call_says_so_and_an_unknown_one_is_none() -> None:
+    gpu, head = load_gpu("h200-sxm"), Head.markov(151_936, 256)
+    sample = predicted_comparisons(gpu, head, Workload(), (("stepwise", "bf16"),))[-1]
+    assert (sample.call_us(16), sample.basis(16), sample.basis(9)) == (476.1, "published", "predicted")
+    bare = Comparison("wts", "resident", "int8x2", "warm", 151_936, 256)
+    assert (bare.call_us(16), bare.basis(16)) == (None, None)
 
 
 def test_rows_go_to_their_own_way_and_published_points_stay() -> None:

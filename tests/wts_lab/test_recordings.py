@@ -84,6 +84,17 @@ def test_of_several_placements_only_the_fastest_is_replayed(tmp_path: Path) -> N
     assert {row["register_tiles"] for row in replayed} == {48} and len(replayed) == 21
 
 
+def test_an_experimental_exchange_is_not_replayed(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path)
+    rows = [
+        {**row, "exchange": "slots-x8", "samples_us": [us * 0.5 for us in row["samples_us"]]}
+        for row in synthetic_rows(ways=[("wts", "resident", *RESIDENT)])
+    ]
+    write_walk(folder / GPU_ID / "2026-02-01-exchanges.parquet", rows)
+    replayed = recorded_rows(GPU, HEAD, (RESIDENT, REFERENCE), "warm", max_steps=16, records=folder).rows
+    assert {row["exchange"] for row in replayed} == {"slots-x1", None}
+
+
 @pytest.mark.parametrize("vocab_size, l2_state, said", [(129_280, "warm", "V 129,280, rank 256"), (151_936, "cold", "L2 cold")])
 def test_what_was_not_recorded_is_said_with_what_was(tmp_path: Path, vocab_size: int, l2_state: str, said: str) -> None:
     folder = write_synthetic(tmp_path, l2_states=("warm",))

@@ -15,8 +15,8 @@ pytest.importorskip("pyarrow")
 
 from cost_model.decide import VERDICTS
 from cost_model.errors import BadInput
-from cost_model.gpu import load_gpu
-from cost_model.head import Head
+from cost_model.gpu import load_gpu, require_same_gpu
+from cost_model.head import Head, load_head
 from cost_model.measurement import record_path, write_walk
 from cost_model.settings import SettingsMismatch, load_settings
 from tests.synthetic_records import GPU_ID, GPU_NAME, LINES_US, synthetic_rows, write_synthetic
@@ -108,6 +108,94 @@ def test_of_several_placements_the_fastest_is_shown_and_all_are_in_the_table(tmp
     assert sorted(in_table) == pytest.approx([2.5, 3.25], rel=0.02)
 
 
+def test_an_experimental_exchange_is_never_the_answer(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path)
+    faster = [
+        {**row, "exchange": "slots-x8", "variant": "slots-x8", "samples_us": [us * 0.5 for us in row["samples_us"]]}
+        for row in synthetic_rows(ways=[("wts", "resident", "resident", "int8x2")])
+    ]
+    write_walk(folder / GPU_ID / "2026-02-01-exchanges.parquet", faster)
+    studied = run_study(StudyRequest(records=folder, live=False, heads=(HEAD,)))
+    for state in ("warm", "serving", "cold"):
+        assert studied.shown(HEAD, state)[-1].fit.step_us == pytest.approx(2.5, rel=0.02)
+    assert studied.decision.best.step_us == pytest.approx(2.5, rel=0.02)
+    assert [row["exchange"] for row in studied.rows[studied.answer_rows :]] == ["slots-x8"] * 3
+    assert "slots-x8" not in {row["exchange"] for row in studied.rows[: studied.answer_rows]}
+
+
+def test_records_of_another_gpu_are_refused_naming_both(tmp_path: Path) -> None:
+    write_walk(tmp_path / "rtx-4090" / "2026-01-31-copied.parquet", synthetic_rows())
+    for live in (False, None):
+        with pytest.raises(BadInput, match="NVIDIA H200.*rtx-4090"):
+            run_study(StudyRequest(gpu="rtx-4090", records=tmp_path, live=live))
+
+
+def test_a_missing_records_folder_is_refused_even_where_a_prediction_could_be_made(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        run_study(StudyRequest(gpu="b200-sxm", records=tmp_path / "nope"))
+
+
+def test_only_markov_heads_are_studied() -> None:
+    with pytest.raises(BadInput, match="domino-qwen3-4b is a domino head"):
+        StudyRequest(heads=(load_head("domino-qwen3-4b"),))
+
+
+def test_rows_of_another_kind_of_head_are_not_its_measurements(tmp_path: Path) -> None:
+    rows = [{**row, "head_kind": "gated", "hidden_size": 4096} for row in synthetic_rows()]
+    write_walk(tmp_path / GPU_ID / "2026-01-31-gated.parquet", rows)
+    studied = run_study(StudyRequest(records=tmp_path, live=False, heads=(HEAD,)))
+    assert studied.fits == () and any("was not recorded" in note for note in studied.notes)
+
+
+def test_where_nothing_can_be_said_the_study_is_refused_with_the_reason(records: Path) -> None:
+    with pytest.raises(BadInput, match="nothing can be said about markov-151936-r256 on h20: ") as caught:
+        run_study(StudyRequest(gpu="h20", records=records))
+    assert str(caught.value).count("h20 ") <= 3, "a reason is given once"
+
+
+def test_no_call_beyond_the_recorded_walks_is_shown_as_measured(records: Path) -> None:
+    studied = run_study(StudyRequest(records=records, live=False, steps=(1, 5, 100)))
+    assert studied.request.steps == (1, 2, 4, 7, 11, 15, 16)
+    assert {prediction.workload.steps for prediction in studied.predictions} == {16} == {studied.decision.settings.steps}
+    assert any("5 and 100 steps were not recorded" in note and "compared at 16 steps" in note for note in studied.notes)
+
+
+def test_recorded_walk_lengths_that_are_asked_for_are_those_used(records: Path) -> None:
+    studied = run_study(StudyRequest(records=records, live=False, steps=(1, 4, 7)))
+    assert studied.request.steps == (1, 4, 7) and {fit.steps for _, fit in studied.fits} == {(1, 4, 7)}
+    assert not any("not recorded" in note for note in studied.notes)
+
+
+def test_options_that_only_a_live_run_uses_are_said_to_be_unused(records: Path) -> None:
+    studied = run_study(StudyRequest(records=records, live=False, processes=5, repeats=7))
+    assert any(note.startswith("processes 5 and repeats 7 asked for") for note in studied.notes)
+    assert not any("asked for" in note for note in run_study(StudyRequest(records=records, live=False)).notes)
+
+
+def test_the_notes_say_what_was_measured_and_what_is_predicted(result: study.StudyResult) -> None:
+    (note,) = [each for each in result.notes if each.startswith("measured are")]
+    measured, predicted = note.split(";", 1)
+    assert "resident int8x2" in measured and "stepwise torch" in measured and "sglang" not in measured
+    assert "sglang-0.5.23 greedy" in predicted and "published times of" in predicted
+
+
+def test_settings_say_that_a_replay_is_one(result: study.StudyResult) -> None:
+    assert {decision.settings.source for decision in result.decisions.values()} == {"replayed"}
+
+
+def test_table_and_verdict_show_the_same_call(records: Path) -> None:
+    curved = [
+        {**row, "run_id": "curved", "samples_us": [us + (3 if row["steps"] == 16 else 0) for us in row["samples_us"]]}
+        for row in synthetic_rows(151_936, processes=4)
+    ]
+    write_walk(records.parent / "curved" / GPU_ID / "2026-03-01-curved.parquet", curved)
+    studied = run_study(StudyRequest(records=records.parent / "curved", live=False, heads=(HEAD,)))
+    resident = studied.shown(HEAD, "serving")[-1]
+    row = next(row for row in studied.rows if (row["mode"], row["l2_state"]) == ("resident", "serving"))
+    assert resident.fit.status == "curved"
+    assert studied.decision.best.call_us == resident.call_us(16) == row["call_us"] == resident.fit.medians_us[16]
+
+
 def test_only_the_newest_run_of_a_configuration_counts(tmp_path: Path) -> None:
     folder = write_synthetic(tmp_path)
     newer = [
@@ -188,12 +276,13 @@ def test_a_live_study_measures_the_four_ways_and_keeps_its_record(tmp_path: Path
         and options["steps"] == (1, 2, 4, 7, 11, 15, 16)
         and measuring[1][2]["processes"] == 2
     )
-    assert first.decision.settings.fingerprint.kernel_hash
+    assert first.decision.settings.fingerprint.kernel_hash and first.decision.settings.source == "measured here"
 
 
 def test_an_unknown_gpu_is_measured_but_marked_unverified() -> None:
     gpu = study.recognise(Device("NVIDIA X999", 77, 10**10, (9, 0)))
     assert gpu.id.startswith("unverified-") and gpu.sm_count == 77 and not gpu.has("l2_bytes")
+    require_same_gpu(gpu, "NVIDIA X999", 77)  # its own records are its own
 
 
 @pytest.mark.parametrize(
@@ -221,12 +310,26 @@ def test_outputs_hold_the_same_rows_and_settings_that_load_back(result: study.St
     with (tmp_path / "step_costs.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(frame) == len(rows) == len(result.rows) == 2 * 3 * 6
-    assert (tmp_path / "step_costs.md").read_text().count("\n") == len(rows) + 2
+    page = (tmp_path / "step_costs.md").read_text()
+    assert page.startswith(f"# Step costs on {result.gpu.name}, replayed: {GPU_NAME}, recorded 2026-01-31")
+    assert page.count("\n| ") == len(rows) + 1 and "Experiments" not in page
     settings = load_settings(tmp_path / "settings.json", load_gpu(GPU_ID), HEAD)
     assert settings.mode == "resident" and settings.verdict == "deploy resident" and settings.placement is not None
     with pytest.raises(SettingsMismatch, match="b200-sxm"):
         load_settings(tmp_path / "settings.json", load_gpu("b200-sxm"))
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_an_earlier_study_left_does_not_stay_beside_the_new_answer(
+    result: study.StudyResult, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_outputs(result, tmp_path)
+    (tmp_path / "settings-mine.json").write_text('{"form": "something else"}')
+    assert (tmp_path / "settings-markov-129280-r256.json").is_file()
+    monkeypatch.setattr(outputs.importlib.util, "find_spec", lambda name: None)
+    write_outputs(run_study(StudyRequest(records=records, live=False, heads=(HEAD,))), tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"step_costs.csv", "step_costs.parquet", "step_costs.md", "settings.json", "settings-mine.json"}
 
 
 def test_without_plotly_all_but_the_report_is_written_and_said(
