@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole
 from cost_model.gpu import Gpu
-from cost_model.head import Head
+from cost_model.head import HEAD_KINDS, MAX_VOCAB_SIZE, Head, require_rank
 from cost_model.placement import Placement
+from cost_model.workload import MODES, Workload, require_whole, require_word
 
 SETTINGS_SCHEMA_VERSION = 1
 SETTINGS_FORM = "weights-that-stay settings"
+
+RESIDENT, STREAMING, KEEP = "deploy resident", "deploy streaming", "keep the engine's path"
+SWITCH, NO_GAIN, INCONCLUSIVE = "switch the engine's path", "no material gain", "inconclusive"
+VERDICTS = (RESIDENT, STREAMING, KEEP, SWITCH, NO_GAIN, INCONCLUSIVE)
+
+MEASURED_HERE, REPLAYED, PREDICTED, NO_SOURCE = "measured here", "replayed", "predicted", "none"
+SOURCES = (MEASURED_HERE, REPLAYED, PREDICTED, NO_SOURCE)
+"""What a recommendation rests on; none where there was nothing to recommend."""
 
 
 class SettingsError(BadInput):
@@ -60,6 +69,18 @@ class Fingerprint:
     cuda_version: str | None = None
     kernel_hash: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.gpu_id, str):
+            raise BadInput(f"gpu_id is {self.gpu_id!r}; it must be a text")
+        require_whole("sm_count", self.sm_count, 1, None)
+        require_word("head_kind", self.head_kind, HEAD_KINDS)
+        for name in ("vocab_size", "target_vocab_size", "padded_vocab_size"):
+            require_whole(name, getattr(self, name), 1, MAX_VOCAB_SIZE)
+        require_rank(self.rank)
+        for name in ENVIRONMENT_FIELDS:
+            if not isinstance(getattr(self, name), (str, type(None))):
+                raise BadInput(f"{name} is {getattr(self, name)!r}; it must be a text, or null where it is not known")
+
 
 ENVIRONMENT_FIELDS = ("gpu_name", "driver_version", "cuda_version", "kernel_hash")
 
@@ -69,14 +90,17 @@ class Settings:
     """The answer as a file.
 
     Attributes:
-        verdict: one of `decide.VERDICTS`.
+        verdict: one of VERDICTS.
         mode, precision, placement: what to run; mode `stepwise` and no placement where the engine's path stays.
         engine_path: path of the engine to take, where it stays or switches.
         batch, steps, temperature, rounding, l2_state: what the answer was asked for.
         reasons: why, in sentences.
-        source: measured here, replayed, or predicted.
+        source: one of SOURCES.
         extra_memory_bytes: device memory that the recommended mode needs beside the engine's.
         fingerprint: what the settings are valid for.
+
+    Raises:
+        BadInput: a field is outside what is allowed, or contradicts another.
     """
 
     verdict: str
@@ -94,6 +118,25 @@ class Settings:
     extra_memory_bytes: int
     fingerprint: Fingerprint
     schema_version: int = field(default=SETTINGS_SCHEMA_VERSION)
+
+    def __post_init__(self) -> None:
+        require_word("verdict", self.verdict, VERDICTS)
+        require_word("mode", self.mode, MODES)
+        require_word("source", self.source, SOURCES)
+        Workload(self.batch, self.steps, self.temperature, "bf16" if self.precision is None else self.precision, self.rounding, self.l2_state)
+        require_whole("extra_memory_bytes", self.extra_memory_bytes, 0, None)
+        if not all(isinstance(reason, str) for reason in self.reasons) or not isinstance(self.engine_path, (str, type(None))):
+            raise BadInput(f"reasons are {self.reasons!r} and engine_path {self.engine_path!r}; they must be texts")
+        fused = self.mode != "stepwise"
+        if fused != (self.placement is not None) or fused != (self.precision is not None):
+            raise BadInput(f"mode is {self.mode} with precision {self.precision!r} and {'a' if self.placement else 'no'} placement; "
+                           "resident and streaming have both, stepwise has neither")
+        if {RESIDENT: "resident", STREAMING: "streaming"}.get(self.verdict, "stepwise") != self.mode:
+            raise BadInput(f"verdict is {self.verdict!r} with mode {self.mode}; only a verdict to deploy has the mode that it names, others have stepwise")
+        placement = asdict(self.placement) if self.placement else None
+        for name, own in (("precision", self.precision), ("placement", placement)):
+            if getattr(self.fingerprint, name) != own:
+                raise BadInput(f"{name} is {own!r}, but {getattr(self.fingerprint, name)!r} in the fingerprint; they must be equal")
 
     def as_dict(self) -> dict:
         """Return plain values, ready for JSON, with the form's name first."""
@@ -130,11 +173,32 @@ def read_settings(path: Path | str) -> Settings:
     if plain.get("schema_version") != SETTINGS_SCHEMA_VERSION:
         raise SettingsError(f"{path}: schema_version is {plain.get('schema_version')!r}; this code reads version {SETTINGS_SCHEMA_VERSION}")
     try:
-        plain = {key: value for key, value in plain.items() if key != "form"}
-        placement = Placement(**plain.pop("placement")) if plain.get("placement") else plain.pop("placement")
-        return Settings(**{**plain, "reasons": tuple(plain["reasons"]), "placement": placement, "fingerprint": Fingerprint(**plain["fingerprint"])})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise SettingsError(f"{path}: fields are missing or unknown ({error})") from error
+        return _settings(plain)
+    except BadInput as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def _settings(plain: Mapping) -> Settings:
+    """Build settings from a file's values."""
+    values = _fields("the settings", Settings, {name: value for name, value in plain.items() if name != "form"})
+    if not isinstance(values["reasons"], list):
+        raise BadInput(f"reasons are {values['reasons']!r}; they must be a list of texts")
+    placement = None if values["placement"] is None else Placement(**_fields("placement", Placement, values["placement"]))
+    there = Fingerprint(**_fields("fingerprint", Fingerprint, values["fingerprint"]))
+    return Settings(**{**values, "reasons": tuple(values["reasons"]), "placement": placement, "fingerprint": there})
+
+
+def _fields(what: str, kind: type, values: object) -> dict:
+    """Return a table's values if its names are those of a class, else name what is missing or unknown."""
+    if not isinstance(values, dict):
+        raise BadInput(f"{what} is {values!r}; it must be a table of fields")
+    known = {field.name for field in fields(kind)}
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    told = [f"lacks {', '.join(sorted(needed - set(values)))}"] * bool(needed - set(values))
+    told += [f"has unknown fields {', '.join(sorted(set(values) - known))}"] * bool(set(values) - known)
+    if told:
+        raise BadInput(f"{what} {' and '.join(told)}; make the file anew with `wts-lab study`")
+    return values
 
 
 def load_settings(path: Path | str, gpu: Gpu, head: Head | None = None, environment: Mapping | None = None) -> Settings:

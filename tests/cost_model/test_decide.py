@@ -10,7 +10,8 @@ from cost_model.errors import BadInput
 from cost_model.gpu import AnotherGpu, load_gpu
 from cost_model.head import Head
 from cost_model.predict import predict
-from cost_model.round import Round
+from cost_model.round import Round, break_even_rest_us
+from cost_model.units import format_percent, format_us
 from cost_model.workload import Workload
 from tests.cost_model.walk_examples import QWEN, exact_fit, series_key, study_h200
 
@@ -41,7 +42,7 @@ def verdict(*arguments, **named):
 def test_deploy_resident_when_it_is_clearly_fastest():
     decision = verdict([], fits())
     assert decision.verdict == RESIDENT and decision.best.mode == "resident" and decision.saving_us == pytest.approx(29.4 * 16 + 6 - 52)
-    assert decision.settings.placement.register_tiles == 40 and decision.settings.mode == "resident" and decision.settings.source == "measured"
+    assert decision.settings.placement.register_tiles == 40 and decision.settings.mode == "resident" and decision.settings.source == "measured here"
     assert any("residency saves" in reason for reason in decision.reasons) and any("MiB more device memory" in reason for reason in decision.reasons)
 
 
@@ -184,6 +185,46 @@ def test_memory_of_the_latent_table_is_part_of_the_answer():
 
 def test_reasons_state_the_break_even_when_no_round_is_given():
     assert any("no round was given" in reason and "falls below" in reason for reason in verdict([], fits()).reasons)
+
+
+def test_every_comparison_names_its_baseline_and_its_basis():
+    decision = verdict([predict(GPU, QWEN, replace(WORK, precision="bf16"), "stepwise", variant=name) for name in ("greedy", "sample")],
+                       fits(greedy=None, sample=None))
+    first, residency, taken, rest = decision.reasons[:4]
+    assert "resident int8x2 takes 52.0 µs (measured) a call; the engine's fastest path, sglang-0.5.23 MarkovSampleStep (sample), takes" in first
+    assert first.endswith("(predicted)") and residency.endswith("over streaming int8x2 (measured)")
+    assert "takes sglang-0.5.23 MarkovGreedyStep (greedy)" in taken and "its sample path is meant for other workloads, but runs this one too" in taken
+    assert "over the engine's fastest path (sample) falls below 1.00 %" in rest and "over the path it takes (greedy)" in rest
+    assert f"over {format_us(break_even_rest_us(decision.fastest.call_us, 52.0, 0.01))};" in rest
+    predicted = [reason for reason in decision.reasons if "predicted, not measured" in reason]
+    assert len(predicted) == 1 and "times of sglang-0.5.23" in predicted[0] and "warm L2" in predicted[0]
+
+
+def test_the_end_to_end_gain_is_over_the_fastest_path_with_the_other_beside_it():
+    decision = verdict(ENGINE, fits(), round=Round(9000, 1500, 4))
+    fastest, taken = ((10_500 + before_us) / (10_500 + 52) - 1 for before_us in (29.4 * 16 + 6, 41 * 16 + 8))
+    assert decision.gain.gain == pytest.approx(fastest) and decision.gain_over_taken.gain == pytest.approx(taken)
+    told = next(reason for reason in decision.reasons if "end to end" in reason)
+    assert f"{format_percent(fastest)} (" in told and f"{format_percent(taken)} over the path it takes (greedy)" in told
+
+
+def test_one_path_that_is_both_is_named_once():
+    reasons = verdict([], fits(greedy=None)).reasons
+    assert not any("it takes" in reason or "engine takes" in reason for reason in reasons)
+
+
+def test_a_call_beyond_what_was_measured_is_called_extrapolated():
+    decision = decide(GPU, QWEN, Workload(steps=100), [], fits())
+    assert "262 µs (extrapolated)" in decision.reasons[0] and any("not measured at this walk length" in reason for reason in decision.reasons)
+
+
+@pytest.mark.parametrize("source", ["measured here", "replayed"])
+def test_settings_say_where_they_come_from(source):
+    assert verdict([], fits(), source=source).settings.source == source
+    ways = [*ENGINE, predict(GPU, QWEN, WORK, "resident")]
+    assert verdict(ways, source=source).settings.source == "predicted" and verdict([], []).settings.source == "none"
+    with pytest.raises(BadInput, match="source is 'guessed'"):
+        verdict([], fits(), source="guessed")
 
 
 def test_as_dict_is_json_and_carries_the_fingerprint():
