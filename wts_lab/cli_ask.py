@@ -161,6 +161,7 @@ def decide(
 def _decision(gpu: Gpu, head: Head, workload: Workload, records: list[Path] | None, rest: Round | None) -> Decision:
     """Decide from the predictions of every way that can be predicted, and the fits of the records."""
     from cost_model.decide import decide as decide_walk
+    from cost_model.settings import REPLAYED
     from wts_lab.compare import ALL_WAYS, predicted_comparisons
 
     predictions = []
@@ -170,7 +171,7 @@ def _decision(gpu: Gpu, head: Head, workload: Workload, records: list[Path] | No
         except PlanError as error:
             say(f"{' '.join(way)} is left out: {error}")
     fits, environment = _recorded(gpu, records) if records else ((), None)
-    return decide_walk(gpu, head, workload, predictions, fits, rest, environment=environment)
+    return decide_walk(gpu, head, workload, predictions, fits, rest, environment=environment, source=REPLAYED)
 
 
 def _recorded(gpu: Gpu, records: list[Path]) -> tuple[list[tuple[SeriesKey, StepFit]], dict[str, Any]]:

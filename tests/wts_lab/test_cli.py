@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -221,9 +222,55 @@ def test_bad_input_is_refused_in_one_line(words, said):
     assert said in refused("predict", "--gpu", "h200-sxm", *words)
 
 
-def test_words_that_are_no_numbers_are_refused_with_status_2():
-    result = run("predict", "--gpu", "h200-sxm", "--vocab", "many")
-    assert result.exit_code == 2 and "--vocab" in result.stderr and "Traceback" not in result.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("predict", "--gpu", "h200-sxm", "--vocab", "many"), "--vocab"),
+        (("predict", "--gpu", "h200-sxm", "--speed", "5"), "No such option: --speed"),
+        (("predict", *SHAPE), "--gpu"),
+        (("predicted",), "predicted"),
+        (("fit",), "RECORDS"),
+    ],
+)
+def test_usage_errors_are_one_line_too(words, said):
+    line = refused(*words)
+    assert said in line and "--help" in line
+
+
+def test_usage_errors_of_the_process_are_one_line_with_status_2():
+    done = run_process("predict", "--gpux")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and "--gpux" in done.stderr
+
+
+def test_without_a_command_the_help_is_shown():
+    assert "Usage" in run().output and run().exit_code in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("predict", "--gpu", "h200-sxm", *SHAPE, "--steps", "9" * 21), "4,096"),
+        (("predict", "--gpu", "h200-sxm", *SHAPE, "--steps", "4097"), "4,096"),
+        (("decide", "--gpu", "h200-sxm", *SHAPE, "--steps", "4097"), "4,096"),
+        (("study", "--replay", "--steps", "1,7,4097"), "4,096"),
+        (("predict", "--gpu", "h200-sxm", "--vocab", "151936", "--target-vocab", "5"), "every draft token"),
+        (("decide", "--gpu", "h200-sxm", *SHAPE, "--verify-us", "9000", "--backbone-us", "900", "--accepted-length", "17.5"), "at most 17"),
+        (("decide", "--gpu", "h200-sxm", *SHAPE, "--out", ""), "--out"),
+        (("study", "--replay", "--out", ""), "--out"),
+        (("calibrate", "anything.parquet", "--engines", "nowhere"), "nowhere"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(*words)
+    assert list(tmp_path.iterdir()) == [], "a refused command leaves nothing behind"
+
+
+def test_the_longest_walk_and_the_longest_accepted_length_are_taken():
+    assert run("predict", "--gpu", "h200-sxm", *SHAPE, "--steps", "4096").exit_code == 0
+    words = ("decide", "--gpu", "h200-sxm", *SHAPE, "--verify-us", "9000", "--backbone-us", "900", "--accepted-length", "17")
+    assert run(*words).exit_code == 0
+    assert run("predict", "--gpu", "h200-sxm", "--vocab", "32000", "--target-vocab", "151936").exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["fit", "calibrate"])
@@ -250,6 +297,15 @@ def test_a_folder_without_records_is_refused(tmp_path):
     assert "no walk record" in refused("fit", str(tmp_path))
 
 
+@pytest.mark.parametrize(("command", "gpu"), [("decide", "rtx-4090"), ("decide", "h100-sxm"), ("calibrate", "h200-nvl"), ("calibrate", "h100-sxm")])
+def test_records_of_another_gpu_are_refused_naming_both(command, gpu, tmp_path):
+    record = whole_record(tmp_path)
+    shape = SHAPE if command == "decide" else ()
+    out = tmp_path / "out.file"
+    line = refused(command, "--gpu", gpu, *shape, str(record), "--out", str(out))
+    assert "NVIDIA H200" in line and gpu in line and not out.exists()
+
+
 def test_calibrate_makes_calibration_and_engine_table_from_the_shipped_records(tmp_path):
     pytest.importorskip("pyarrow")
     from cost_model.gpu import load_gpu, read_calibration
@@ -265,6 +321,8 @@ def test_calibrate_makes_calibration_and_engine_table_from_the_shipped_records(t
     assert {row["mode"] for row in answer["errors"]} == {"stepwise", "streaming", "resident"}
     assert answer["calibration"] == str(out) and answer["engine"] == str(tmp_path / "torch-stepwise.toml")
     assert 'name = "torch-stepwise"' in (tmp_path / "torch-stepwise.toml").read_text()
+    shown = run("calibrate", str(records), "--gpu", "h200-sxm", "--out", str(out)).stderr
+    assert str(data_root() / "gpus" / "calibrated" / "h200-sxm.toml") in shown, "where the file must go to be used"
     assert read_calibration(out, load_gpu("h200-sxm", calibrated=False)).has("stream_efficiency")
 
 
@@ -282,21 +340,27 @@ def test_a_live_run_without_a_gpu_is_refused():
 # --- fit ------------------------------------------------------------------------------------------------------------------
 
 
-def whole_record(folder: Path, entry_us: float = 10.0, step_us: float = 2.5) -> Path:
-    """Write a record of three processes whose call times lie on a line, with a small spread between processes."""
+def whole_record(
+    folder: Path, entry_us: float = 10.0, step_us: float = 2.5, *, name: str = "line", processes: int = 3, probe: str = "none", **facts: object
+) -> Path:
+    """Write a record of some processes whose call times lie on a line, with a small spread between processes."""
     from cost_model.measurement import walk_row, write_walk
 
     rows = [
         walk_row(
-            run_id="run", process_index=process, recorded_at_utc="2026-01-01T00:00:00+00:00", gpu_name="NVIDIA H200", gpu_sm_count=132,
-            l2_state="warm", implementation="wts", variant="resident", mode="resident", precision="int8x2", rounding="once", head_kind="markov",
-            vocab_size=151_936, target_vocab_size=151_936, padded_vocab_size=151_936, rank=256, batch=1, steps=steps, temperature=0.0,
-            probe="none", repeats=3, samples_us=[entry_us + step_us * steps + 0.01 * process] * 3, samples_dropped=0, tokens_match=1.0,
+            **{
+                "run_id": name, "process_index": process, "recorded_at_utc": "2026-01-01T00:00:00+00:00", "gpu_name": "NVIDIA H200",
+                "gpu_sm_count": 132, "l2_state": "warm", "implementation": "wts", "variant": "resident", "mode": "resident",
+                "precision": "int8x2", "rounding": "once", "head_kind": "markov", "vocab_size": 151_936, "target_vocab_size": 151_936,
+                "padded_vocab_size": 151_936, "warps": 8,
+                "register_tiles": 40, "shared_tiles": 32, "streamed_tiles": 0, "staging_tiles": 0, "exchange": "slots-x1", "rank": 256, "batch": 1, "steps": steps, "temperature": 0.0, "probe": probe, "repeats": 3,
+                "samples_us": [entry_us + step_us * steps + 0.01 * process] * 3, "samples_dropped": 0, "tokens_match": 1.0, **facts,
+            }
         )
-        for process in range(3)
+        for process in range(processes)
         for steps in (1, 4, 7, 16)
     ]
-    return write_walk(folder / "line.parquet", rows)
+    return write_walk(folder / f"{name}.parquet", rows)
 
 
 def test_fit_recovers_the_line_of_a_record(tmp_path):
@@ -312,6 +376,88 @@ def test_fit_takes_folders_and_shows_a_table(tmp_path):
     whole_record(tmp_path)
     result = run("fit", str(tmp_path))
     assert result.exit_code == 0 and "2.50 µs" in result.stdout
+
+
+def quick_look_and_full_run(folder: Path) -> None:
+    """A full run of 2.5 µs a step, and a quick look at the same configuration that seems faster."""
+    whole_record(folder, step_us=2.5, name="full")
+    whole_record(folder, step_us=2.4, name="quick", processes=1)
+
+
+def test_fit_takes_the_fullest_run_and_says_what_it_left_out(tmp_path):
+    pytest.importorskip("pandas")
+    quick_look_and_full_run(tmp_path)
+    result = run("fit", str(tmp_path), "--json")
+    (answer,) = json.loads(result.stdout)
+    assert answer["series"]["record"] == "full" and answer["fit"]["step_us"] == pytest.approx(2.5, rel=1e-3)
+    assert "left out 4 of 16 rows, from quick" in result.stderr and "--all" in result.stderr
+
+
+def test_fit_of_all_runs_names_each_apart(tmp_path):
+    pytest.importorskip("pandas")
+    quick_look_and_full_run(tmp_path)
+    whole_record(tmp_path, name="split", register_tiles=32, shared_tiles=40)
+    shown = [line for line in run("fit", str(tmp_path), "--all").stdout.splitlines() if line.strip().startswith("resident int8x2")]
+    assert len(shown) == len({line.split("151,936")[0] for line in shown}) == 3
+    assert sum("record quick" in line for line in shown) == 1 and sum("placement 8,32,40,0,0" in line for line in shown) == 1
+    assert "left out" not in run("fit", str(tmp_path), "--all").stderr
+
+
+def test_fit_names_no_two_series_of_the_shipped_records_alike():
+    pytest.importorskip("pandas")
+    from cost_model.fit import fit_frame
+    from cost_model.paths import data_root
+    from wts_lab import cli_views
+
+    for every in (False, True):
+        keys = [key for key, _ in fit_frame(cli_inputs.read_walks([data_root() / "measurements"], every)[0])]
+        rows = [(name, key.vocab_size, key.rank, key.l2_state) for name, key in zip(cli_views.series_names(keys), keys)]
+        assert len(rows) == len(set(rows)) > 40
+
+
+def test_a_table_that_is_piped_breaks_no_cell_over_lines(tmp_path):
+    pytest.importorskip("pandas")
+    whole_record(tmp_path)
+    assert sum("to" in line.split() and line.rstrip().endswith("ok") for line in run("fit", str(tmp_path)).stdout.splitlines()) == 1
+
+
+def test_fit_of_probes_alone_says_that_there_is_no_walk(tmp_path):
+    pytest.importorskip("pandas")
+    assert "holds no walk" in refused("fit", str(whole_record(tmp_path, probe="exchange")))
+
+
+def test_decide_takes_the_fullest_run_as_a_replay_does(tmp_path):
+    pytest.importorskip("pandas")
+    quick_look_and_full_run(tmp_path)
+    answer = json.loads(run("decide", "--gpu", "h200-sxm", *SHAPE, "--l2-state", "warm", str(tmp_path), "--json").stdout)
+    (resident,) = [option for option in answer["options"] if option["name"] == "resident int8x2"]
+    assert resident["measured"] and resident["step_us"] == pytest.approx(2.5, rel=1e-3)
+
+
+def test_decide_and_study_say_the_same_of_the_shipped_records(tmp_path):
+    pytest.importorskip("pandas")
+    from cost_model.paths import data_root
+    from wts_lab.study import StudyRequest, run_study
+
+    head, records = Head.markov(151_936, 256), data_root() / "measurements"
+    for state in ("warm", "serving"):
+        answer = json.loads(run("decide", "--gpu", "h200-sxm", *SHAPE, "--l2-state", state, str(records / "h200-sxm"), "--json").stdout)
+        replayed = run_study(StudyRequest(gpu="h200-sxm", heads=(head,), l2_states=(state,), live=False, out=tmp_path)).decision
+        assert answer["verdict"] == replayed.verdict
+        told = {option["name"]: option["call_us"] for option in answer["options"]}
+        for option in replayed.options:
+            assert told[option.name] == pytest.approx(option.call_us), option.name
+
+
+def test_settings_say_what_the_records_know_of_their_machine(tmp_path):
+    pytest.importorskip("pandas")
+    record = whole_record(tmp_path, driver_version="580.1", cuda_version="13.0")
+    out = tmp_path / "settings.json"
+    assert run("decide", "--gpu", "h200-sxm", *SHAPE, "--l2-state", "warm", str(record), "--out", str(out)).exit_code == 0
+    settings = json.loads(out.read_text())
+    told = settings["fingerprint"]
+    assert settings["source"] == "replayed"
+    assert (told["gpu_name"], told["driver_version"], told["cuda_version"], told["sm_count"]) == ("NVIDIA H200", "580.1", "13.0", 132)
 
 
 def test_fit_writes_its_table_in_three_formats(tmp_path):
@@ -363,6 +509,47 @@ def test_a_missing_folder_is_named(tmp_path, capsys):
     except OSError as error:
         assert status_of(error) == 2
     assert "no/file" in capsys.readouterr().err
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+"""What a write into an open file raises on a full disk: it names no file."""
+
+
+def test_a_full_disk_is_one_line_that_names_the_output(capsys, tmp_path):
+    with pytest.raises(cli_output.typer.Exit) as raised, cli_output.user_errors(out=tmp_path):
+        raise FULL
+    said = capsys.readouterr().err
+    assert raised.value.exit_code == 2 and said.count("\n") == 1 and str(tmp_path) in said and "No space left" in said
+
+
+@pytest.mark.parametrize("command", ["decide", "study", "fit", "calibrate"])
+def test_every_command_that_writes_refuses_a_full_disk(command, tmp_path, monkeypatch):
+    pytest.importorskip("pandas")
+    from cost_model import files
+    from cost_model.paths import data_root
+
+    def full(*_, **__):
+        raise FULL
+
+    record = whole_record(tmp_path)
+    monkeypatch.setattr(files, "write_whole", full)
+    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "replace", full)
+    out, records = tmp_path / "out", data_root() / "measurements" / "h200-sxm"
+    words = {
+        "decide": ("--gpu", "h200-sxm", *SHAPE), "fit": (str(record),),
+        "study": ("--replay", "--vocab", "151936"), "calibrate": (str(records),),
+    }[command]
+    result = run(command, *words, "--out", str(out))
+    assert result.exit_code == 2, result.output
+    (line,) = [line for line in result.stderr.splitlines() if "error" in line]
+    assert "No space left" in line and str(out) in line and "Traceback" not in result.stderr
+
+
+def test_a_reader_that_leaves_is_no_error_of_the_input():
+    with pytest.raises(BrokenPipeError), cli_output.user_errors():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 def test_a_fault_of_the_program_keeps_its_traceback():
