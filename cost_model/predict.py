@@ -165,6 +165,8 @@ def _predict_stepwise(gpu: Gpu, head: Head, workload: Workload, parameters: Para
     """Predict an engine's path, and name its fastest."""
     engine = load_engine(implementation)
     path = engine.path(workload, variant)
+    if workload.precision != PRECISION:
+        raise BadInput(f"precision is {workload.precision} for stepwise; stepwise walks keep W2 in {PRECISION}, so give that or another mode")
     curve = parameters.curve
 
     def total(option) -> float:

@@ -174,7 +174,7 @@ def test_a_gpu_that_lacks_facts_names_all_of_them():
 
 @pytest.mark.parametrize("arguments, word", [
     (dict(mode="folded"), "mode"), (dict(mode="stepwise", implementation="vllm-9"), "vllm-9.*sglang-0.5.23"),
-    (dict(mode="stepwise", variant="beam"), "beam.*greedy, sample"), (dict(mode="resident", implementation="sglang-0.5.23"), "wts"),
+    (dict(mode="stepwise"), "precision is int8x2 for stepwise.*bf16"), (dict(mode="stepwise", variant="beam"), "beam.*greedy, sample"), (dict(mode="resident", implementation="sglang-0.5.23"), "wts"),
     (dict(mode="stepwise", placement=Placement(8, 40, 32, 0, 0)), "placement"), (dict(mode="resident", placement=Placement(8, 40, 24, 0, 0)), "needs 72"),
     (dict(mode="streaming", placement=Placement(8, 40, 32, 0, 0)), "streaming walk keeps nothing"),
     (dict(mode="resident", placement=Placement(8, 0, 0, 72, 8)), "at least one slot"),
