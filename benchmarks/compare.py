@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from cost_model.errors import BadInput
 from cost_model.measurement import frame_rows, read_walk
 from cost_model.units import format_ratio, format_us
+from wts_lab.recordings import PLACEMENT_COLUMNS
 
 if TYPE_CHECKING:
     import pandas
@@ -39,7 +40,9 @@ POINT_COLUMNS = (
 )  # fmt: skip
 """What makes two rows the same point. The placement is left out: choosing a better one is a change worth comparing."""
 
-PLACEMENT_COLUMNS = ("grid_blocks", "warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles", "exchange")
+CONFIGURATION = (*PLACEMENT_COLUMNS, "exchange")
+"""What tells points apart where a record times one in several configurations."""
+
 MUST_AGREE = ("gpu_name", "gpu_sm_count")
 WORTH_TELLING = ("driver_version", "cuda_version", "torch_version", "wts_lab_version", "git_commit")
 
@@ -140,7 +143,7 @@ def _differing(before: pandas.DataFrame, after: pandas.DataFrame) -> tuple[str, 
 def _medians(frame: pandas.DataFrame) -> dict[tuple, dict[int, float]]:
     """Point -> process -> median of its kept samples in microseconds; a point without samples has no process."""
     rows = frame_rows(frame)
-    names = POINT_COLUMNS if not _repeats(rows, POINT_COLUMNS) else (*POINT_COLUMNS, *PLACEMENT_COLUMNS)
+    names = POINT_COLUMNS if not _repeats(rows, POINT_COLUMNS) else (*POINT_COLUMNS, *CONFIGURATION)
     if _repeats(rows, names):
         raise BadInput("a record holds the same point twice in one process; compare records of single runs")
     medians: dict[tuple, dict[int, float]] = {}
