@@ -51,7 +51,7 @@ records: $(VENV)/.ready-run-$(GPU) ## repeat the recorded probes, walks, placeme
 	@$(PY) -m benchmarks.run probes walks placements exchanges phases --missing --out "$(RECORDS)"
 
 wheel: $(VENV)/.created ## build the wheel into dist/
-	@$(PIP) setuptools wheel
+	@$(PIP) setuptools
 	@$(PY) -m pip wheel --disable-pip-version-check --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
 
