@@ -8,8 +8,8 @@ from cost_model.calibrate import calibrate, fit_residuals, predict_series
 from cost_model.engine_fit import TABLED_ENGINE, tabulate_engine
 from cost_model.engines import load_engine
 from cost_model.fit import fit_frame
-from cost_model.gpu import load_gpu, recognise_gpu
-from cost_model.measurement import NO_PROBE, read_walk_folder
+from cost_model.gpu import load_gpu
+from cost_model.measurement import NO_PROBE, read_walk_folder, require_gpu
 from cost_model.parameters import RESIDUALS
 from cost_model.paths import data_root
 from cost_model.residuals import errors_by_mode
@@ -26,7 +26,6 @@ LEAST_SHARE_INSIDE = 0.9
 @lru_cache(maxsize=1)
 def recorded():
     """Return (series, fit, prediction) of every recorded walk, of GPUs whose calibration ships, that the model describes."""
-    folder = data_root() / "measurements"
     triples = []
     for gpu_id, _, fits in measured():
         gpu = load_gpu(gpu_id)
@@ -46,11 +45,10 @@ def measured():
 
 
 def triples():
-    """Return what `recorded` finds, or skip with the reason."""
-    pytest.importorskip("pyarrow")
+    """Return what `recorded` finds. Records and their calibration ship, so that finding none is a failure."""
     found = recorded()
-    if not found:
-        pytest.skip("no recorded walk of a calibrated GPU lies in data/measurements")
+    assert {prediction.gpu_id for _, _, prediction in found} >= {"h200-sxm"}, "the shipped records or their calibration are not found"
+    assert {key.mode for key, _, _ in found} >= {"stepwise", "streaming", "resident"}
     return found
 
 
@@ -93,8 +91,10 @@ def test_predictions_rest_on_measured_parameters_and_three_residuals_at_most():
 
 
 def test_the_records_name_the_gpu_of_their_folder():
-    for key, _, prediction in triples():
-        assert recognise_gpu(key.gpu_name, load_gpu(prediction.gpu_id, calibrated=False).sm_count).id == prediction.gpu_id
+    triples()
+    for gpu_id, frame, _ in measured():
+        require_gpu(frame, load_gpu(gpu_id, calibrated=False))
+        assert frame["gpu_name"].notna().all() and frame["gpu_sm_count"].notna().all()
 
 
 def test_a_vocabulary_that_took_no_part_in_the_calibration_is_predicted_as_well():
