@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,8 +16,9 @@ from benchmarks import phases, run  # noqa: E402
 from benchmarks.cases import declared, find  # noqa: E402
 from benchmarks.compare import compare, describe, judge, lines, main  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
-from cost_model.measurement import read_walk, walk_row, write_walk  # noqa: E402
-from wts_lab import study  # noqa: E402
+from cost_model.measurement import frame_rows, read_walk, walk_row, write_walk  # noqa: E402
+from cost_model.placement import Placement  # noqa: E402
+from wts_lab import environment, nvml, study  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 times = st.floats(0.5, 1000.0)
@@ -89,6 +91,33 @@ def test_without_a_gpu_every_benchmark_is_refused_with_the_way_to_the_doctor(mon
 
 def test_records_go_to_runs_unless_told_otherwise_never_among_those_that_ship():
     assert run.parser().parse_args(["walks"]).out == Path("runs")
+
+
+def test_phases_are_recorded_with_the_clock_and_the_commit_given(monkeypatch, tmp_path, capsys):
+    class Clocked:
+        """A device whose driver tells one clock."""
+
+        open = classmethod(lambda cls: cls())
+        clocks = lambda self: SimpleNamespace(sm_clock_mhz=1980.0)  # noqa: E731
+
+    walk = SimpleNamespace(grid_blocks=132, placement=Placement(8, 40, 32, 0, 0), build=SimpleNamespace(registers_per_thread=255, spill_bytes=0))
+    asked = []
+
+    def measured(repeats, clock_mhz):
+        asked.append((repeats, clock_mhz))
+        return [phases._row(walk, "walk_phase", "exchange", 16, [0.9, 0.92, 0.91])]
+
+    monkeypatch.setattr(nvml, "NvmlDevice", Clocked)
+    monkeypatch.setattr(phases, "measure_phases", measured)
+    monkeypatch.setattr(study, "capable_device", lambda: "a GPU")
+    monkeypatch.setattr(environment, "device_id", lambda: "h200-sxm")
+    assert run.main(["phases", "--out", str(tmp_path), "--repeats", "7", "--commit", "abc", "--dirty"]) == 0
+    assert phases.main(["--out", str(tmp_path / "again")]) == 0
+    assert asked == [(7, 1980.0), (100, 1980.0)]
+    (path,) = (tmp_path / "h200-sxm").glob("*-phases.parquet")
+    (row,) = frame_rows(read_walk(path))
+    assert (row["variant"], row["git_commit"], row["git_dirty"], row["sm_clock_mhz_after"]) == ("exchange", "abc", True, 1980.0)
+    assert "median   0.910 us" in capsys.readouterr().out
 
 
 def test_several_are_recorded_in_order_and_those_there_are_passed_over(monkeypatch, tmp_path, capsys):

@@ -26,6 +26,9 @@ class OneLineGroup(TyperGroup):
             return super().main(*arguments, standalone_mode=False, **options)
         try:
             status = super().main(*arguments, standalone_mode=False, **options)
+        except typer.Abort:
+            say("interrupted")
+            status = EXIT_INTERRUPTED
         except Exception as error:
             # Newer typers carry their own click, so its errors are told by what they can do.
             if not hasattr(error, "format_message"):
