@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from cost_model.units import format_interval_us, format_percent, format_ratio, format_us
+from cost_model.engines import load_engine
+from cost_model.tables import EXPERIMENTS, LEGEND, html_table, signed_percent
+from cost_model.units import format_interval_us, format_us
 from wts_lab.compare import gain_split, tiers_of
+from wts_lab.headline import best_and_rival, call_words, headline
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -52,6 +55,7 @@ h1 { font-size:30px; line-height:1.25; margin:6px 0 10px; letter-spacing:-.01em;
 h2 { font-size:19px; margin:44px 0 10px; }
 .question, .note { color:var(--quiet); margin:0; }
 .note { font-size:14.5px; margin-top:12px; }
+.legend { margin:0 0 10px; }
 .badge { display:inline-block; padding:3px 11px; margin:0 6px 6px 0; border:1px solid var(--line); border-radius:999px;
   background:var(--soft); font-size:14px; }
 .badge.source { background:#eef6ff; border-color:#c7def5; }
@@ -66,6 +70,7 @@ th, td { white-space:nowrap; text-align:right; padding:7px 10px; }
 th { font-weight:600; color:var(--quiet); border-bottom:1.5px solid #c9ced6; vertical-align:bottom; }
 td { border-bottom:1px solid var(--line); }
 th.words, td.words { text-align:left; }
+td.prose { white-space:normal; min-width:22em; }
 .scroll { overflow-x:auto; }
 .figure { margin:26px -6px 0; }
 dl { display:grid; grid-template-columns:max-content 1fr; gap:4px 20px; font-size:14px; margin:0; }
@@ -82,7 +87,7 @@ def render_report(result: StudyResult) -> str:
 
     head = result.heads[0]
     shown = result.shown(head, _shown_state(result))
-    parts = [_header(result, shown), _decision(result), _ways_table(shown, result.request.longest, _shown_state(result))]
+    parts = [_header(result, shown), _decision(result), _states_note(result), _ways_table(shown, result.request.longest, _shown_state(result))]
     parts += [_figure_html(figure) for figure in report_figures(result)]
     parts += [_other_decisions(result), _all_series(result), _provenance(result)]
     title = html.escape(f"{result.decision.verdict}: {head.name} on {result.gpu.name}")
@@ -145,38 +150,22 @@ def _header(result: StudyResult, shown: Sequence[Comparison]) -> str:
     )
 
 
-def headline(shown: Sequence[Comparison], steps: int) -> str:
-    """The answer in one sentence: the fastest of our walks against the fastest engine path, measured where it was measured."""
-    ours = [each for each in shown if each.implementation == "wts"]
-    others = [each for each in shown if each.implementation not in ("wts", "torch-stepwise")] or [
-        each for each in shown if each.mode == "stepwise"
-    ]
-    if not ours or not others:
-        return "Too little is known to compare our walk with an engine's"
-    best, rival = (min(group, key=lambda each: call_us(each, steps)) for group in (ours, others))
-    ratio = call_us(rival, steps) / call_us(best, steps)
-    verdict = f"{format_ratio(ratio)} faster" if ratio >= 1 else f"{format_ratio(1 / ratio)} slower"
-    return (
-        f"{verdict}: a {steps}-step walk takes {format_us(call_us(best, steps))} {best.label} ({_basis(best)}), "
-        f"{format_us(call_us(rival, steps))} with {rival.label} ({_basis(rival)})"
+def _states_note(result: StudyResult) -> str:
+    """Why headline and verdict name different times: each L2 state with its calls and what they rest on."""
+    steps, head = result.request.longest, result.heads[0]
+    states = dict.fromkeys((_shown_state(result), result.decision.settings.l2_state))
+    if len(states) < 2:
+        return ""
+    parts = []
+    for state in states:
+        rivals = best_and_rival(result.shown(head, state), steps)
+        if rivals is not None:
+            parts.append(f"{state} L2: {' against '.join(call_words(each, steps) for each in rivals)}")
+    text = (
+        f"Headline and figures are about {next(iter(states))} L2, the state in which kernels are compared and engines' times are published; "
+        f"the verdict is about {result.decision.settings.l2_state} L2, the state in a draft round. {'; '.join(parts)}."
     )
-
-
-def call_us(comparison: Comparison, steps: int) -> float:
-    """Call time at a walk length: of the fit, else the point at that length, else the prediction (microseconds)."""
-    if comparison.fit is not None and comparison.fit.step_us is not None:
-        return comparison.fit.entry_us + comparison.fit.step_us * steps
-    for point in comparison.points:
-        if point.steps == steps:
-            return point.median_us
-    return comparison.prediction.call_us(steps)
-
-
-def _basis(comparison: Comparison) -> str:
-    """Which of the three call_us used, in a word."""
-    if comparison.fit is not None and comparison.fit.step_us is not None:
-        return "measured"
-    return comparison.points_kind if comparison.points else "predicted"
+    return f"<p class='note'>{html.escape(text)}</p>"
 
 
 def _decision(result: StudyResult, most_reasons: int | None = None) -> str:
@@ -198,7 +187,7 @@ def _other_decisions(result: StudyResult) -> str:
         )
         for head in result.heads
     ]
-    return "<h2>Every shape studied</h2>" + _table(("shape", "verdict", "first reason"), rows, words=3)
+    return "<h2>Every shape studied</h2>" + _table(("shape", "verdict", "first reason"), rows, words=3, prose=2)
 
 
 def _ways_table(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
@@ -212,10 +201,23 @@ def _ways_table(shown: Sequence[Comparison], steps: int, l2_state: str) -> str:
         "entry, predicted",
         "measured",
         f"{steps}-step call",
-        "basis",
+        "call is",
     )
     table = _table(titles, [_way_cells(each, steps) for each in shown])
-    return f"<h2>The ways of walking, {html.escape(L2_WORDS[l2_state])}</h2>{table}{_gain_line(shown)}"
+    title = f"The ways of walking, {html.escape(L2_WORDS[l2_state])}"
+    return f"<h2>{title}</h2>{table}{_gain_line(shown)}{_engine_note(shown)}"
+
+
+def _engine_note(shown: Sequence[Comparison]) -> str:
+    """What an engine's paths are, for readers who do not know the engine; nothing where it is not described."""
+    lines = []
+    for each in shown:
+        try:
+            paths = load_engine(each.implementation).paths if each.is_engine else ()
+        except BadInput:
+            continue
+        lines += [f"{each.label} is {path.kernel} ({path.what})." for path in paths if path.variant == each.variant]
+    return f"<p class='note'>{html.escape(' '.join(lines))} Both give the same greedy walk.</p>" if len(lines) > 1 else ""
 
 
 def _gain_line(shown: Sequence[Comparison]) -> str:
@@ -224,17 +226,22 @@ def _gain_line(shown: Sequence[Comparison]) -> str:
     if split is None:
         return ""
     parts = (("fusion", split.fusion_us), ("int8x2", split.precision_us), ("residency", split.residency_us))
-    gains = ", ".join(f"<b>{name} {format_us(us)}</b>" for name, us in parts)
+    gains = ", ".join(f"<b>{name} {_minus(format_us(us))}</b>" for name, us in parts)
     return (
-        f"<p class='note'>From the engine's fastest path to the resident walk, a step loses {format_us(split.total_us)}: {gains}. "
-        "A negative part costs time. Steps are measured ones where they were measured, else predicted.</p>"
+        f"<p class='note'>From the engine's fastest path to the resident walk, a step saves {_minus(format_us(split.total_us))}: {gains}. "
+        "A part below 0 costs time. Steps are measured ones where they were measured, else predicted.</p>"
     )
+
+
+def _minus(text: str) -> str:
+    """A number with a minus sign in place of a hyphen."""
+    return text.replace("-", "−")
 
 
 def _way_cells(each: Comparison, steps: int) -> tuple[str, ...]:
     fit, prediction = each.fit, each.prediction
-    measured = fit is not None and fit.step_us is not None
-    error = format_percent(prediction.step_us / fit.step_us - 1) if measured and prediction is not None else "n/a"
+    measured = each.is_fitted
+    error = signed_percent(prediction.step_us / fit.step_us - 1 if measured and prediction is not None else None)
     return (
         each.label,
         format_us(prediction.step_us if prediction is not None else None),
@@ -243,27 +250,30 @@ def _way_cells(each: Comparison, steps: int) -> tuple[str, ...]:
         error,
         format_us(prediction.entry_us if prediction is not None else None),
         format_us(fit.entry_us if measured else None),
-        format_us(call_us(each, steps)),
-        _basis(each),
+        format_us(each.call_us(steps)),
+        each.basis(steps) or "n/a",
     )
 
 
 def _all_series(result: StudyResult) -> str:
-    """The step-cost table, as the other files hold it."""
+    """The step-cost table of every head and L2 state, as step_costs.md has it, experiments last."""
     if not result.rows:
         return ""
-    from cost_model.tables import html_table
+    answer, experiments = result.rows[: result.answer_rows], result.rows[result.answer_rows :]
+    page = f"<h2>Step-cost table</h2><p class='note legend'>{html.escape(LEGEND)}</p><div class='scroll'>{html_table(answer)}</div>"
+    if not experiments:
+        return page
+    return f"{page}<h2>{html.escape(EXPERIMENTS)}</h2><div class='scroll'>{html_table(experiments, placed=True)}</div>"
 
-    return f"<h2>Step-cost table</h2><div class='scroll'>{html_table(result.rows)}</div>"
 
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1, prose: int | None = None) -> str:
+    """An HTML table; the first `words` columns hold text and are left-aligned, the rest numbers; column `prose` wraps."""
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
-    """An HTML table; the first `words` columns hold text and are left-aligned, the rest numbers."""
+    def look(place: int) -> str:
+        return " class='words prose'" if place == prose else " class=words" if place < words else ""
 
     def cells(tag: str, values: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=words' if place < words else ''}>{html.escape(value)}</{tag}>" for place, value in enumerate(values)
-        )
+        return "".join(f"<{tag}{look(place)}>{html.escape(value)}</{tag}>" for place, value in enumerate(values))
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f"<div class='scroll'><table><thead><tr>{cells('th', titles)}</tr></thead><tbody>{body}</tbody></table></div>"

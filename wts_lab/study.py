@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cost_model.errors import BadInput
 from cost_model.gpu import Figure, Gpu, load_gpu, recognise_gpu
 from cost_model.head import Head
+from cost_model.settings import PREDICTED, REPLAYED
 from cost_model.workload import L2_STATES, require_whole, require_word
 from wts_lab.comparison import Comparison
 from wts_lab.recordings import NothingRecorded, Recording, read_recording, recording_of
@@ -35,7 +36,7 @@ DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu",
 """One of these is there wherever CUDA can work on Linux: a driver's devices, those of WSL, or those of Tegra chips."""
 
 LEAST_CAPABILITY = (8, 0)
-MEASURED, REPLAYED, PREDICTED = "measured", "replayed", "predicted"
+MEASURED = "measured"
 
 
 class NoDevice(BadInput):

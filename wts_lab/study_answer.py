@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cost_model.errors import BadInput
 from cost_model.gpu import Gpu
 from cost_model.head import Head
+from cost_model.settings import MEASURED_HERE, REPLAYED
 from cost_model.workload import ENGINE, OURS, REFERENCE, Workload, is_experiment
 from wts_lab.compare import ALL_WAYS, engine_comparisons, measured_comparison, predicted_comparison
 from wts_lab.comparison import Comparison
@@ -19,9 +20,6 @@ from wts_lab.recordings import Recording, describe_origin
 if TYPE_CHECKING:
     from cost_model.decide import Decision
     from wts_lab.study import StudyRequest, StudyResult
-
-SOURCES = {"measured": "measured here", "replayed": "replayed", "predicted": "predicted"}
-"""What settings call a measurement in a study of each kind."""
 
 VERDICT_L2_STATES = ("serving", "warm", "cold")
 """The L2 state that a draft round sees comes first; where it was not studied, the next."""
@@ -125,7 +123,8 @@ def _what_is_measured(comparisons: Sequence[Comparison]) -> list[str]:
     if not measured or not predicted:
         return []
     text = f"measured are {', '.join(measured)}; {', '.join(predicted)} {'is' if len(predicted) == 1 else 'are'} predicted"
-    return [f"{text}, with published times of {', '.join(published)} beside them" if published else text]
+    beside = "published times" if published == predicted else f"published times of {', '.join(published)}"
+    return [f"{text}, with {beside} beside the predictions" if published else text]
 
 
 def _compare(gpu: Gpu, head: Head, workload: Workload, rows: list[Mapping[str, Any]], gathered: _Gathered) -> None:
@@ -197,7 +196,7 @@ def _decide(
         if any(each is one for one in mine)
     ]
     predictions = [each.prediction for each in mine if each.prediction is not None]
-    return decide(gpu, head, workload, predictions, fits, environment=environment, source=SOURCES[kind])
+    return decide(gpu, head, workload, predictions, fits, environment=environment, source=REPLAYED if kind == REPLAYED else MEASURED_HERE)
 
 
 def _environment(origin: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 
 import pytest
 from hypothesis import given
@@ -16,9 +18,21 @@ from cost_model.workload import Workload
 from tests.synthetic_records import synthetic_rows
 from wts_lab.compare import ALL_WAYS, predicted_comparisons, with_fits
 from wts_lab.tiers import memory_tiers
-from wts_lab.ui.figures import STYLES, TRACES_PER_SERIES, call_time_figure, call_time_spec, draw, spread
-from wts_lab.ui.step_figure import OWN_AXIS_FROM, step_terms_spec
-from wts_lab.ui.tier_figure import memory_tiers_spec
+from wts_lab.ui.figures import (
+    LINE_WORDS,
+    SHORT_LINE_WORDS,
+    STYLES,
+    SUBTITLE_CHARACTERS,
+    TRACES_PER_SERIES,
+    call_time_figure,
+    call_time_spec,
+    draw,
+    heading,
+    spread,
+    wrapped,
+)
+from wts_lab.ui.step_figure import BAR_WORDS, OWN_AXIS_FROM, TERM_COLOURS, step_terms_spec
+from wts_lab.ui.tier_figure import TIER_WORDS, memory_tiers_spec
 
 HEAD = Head.markov(151_936, 256)
 
@@ -48,6 +62,47 @@ def test_lines_and_points_are_those_of_the_results(comparisons) -> None:
     assert points["y"][-1] == pytest.approx(12 + 16 * 2.5, rel=0.02)
     low, high = points["error_y"]["arrayminus"], points["error_y"]["array"]
     assert all(value >= 0 for value in low + high)
+
+
+def test_a_fit_is_not_drawn_beyond_the_walks_that_were_timed(comparisons) -> None:
+    spec = call_time_spec(comparisons, steps=32)
+    fit, predicted = named(spec, "resident int8x2, fit"), named(spec, "resident int8x2, predicted")
+    assert (fit["x"][0], fit["x"][-1], len(fit["x"])) == (1, 16, len(fit["y"])) and predicted["x"][-1] == 32
+
+
+@pytest.mark.parametrize("words", [LINE_WORDS, BAR_WORDS, TIER_WORDS, SHORT_LINE_WORDS])
+def test_subtitles_break_into_lines_that_a_narrow_figure_holds(words: str) -> None:
+    lines = wrapped(words)
+    assert " · ".join(lines) == words and all(len(line) <= SUBTITLE_CHARACTERS for line in lines)
+    assert heading("T", words)["text"].count("<br>") == len(lines) <= 2
+
+
+SEEN = {  # Machado, Oliveira and Fernandes 2009, severity 1, linear RGB
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "deuteranope": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "protanope": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+}
+
+
+def lab(colour: str, eye: str) -> tuple[float, ...]:
+    """CIELAB of an sRGB colour as an eye sees it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    red, green, blue = (min(1, max(0, sum(a * b for a, b in zip(row, linear)))) for row in SEEN[eye])
+    xyz = (
+        (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505,
+        0.2126 * red + 0.7152 * green + 0.0722 * blue,
+        (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.089,
+    )
+    x, y, z = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("eye", SEEN)
+def test_no_two_terms_look_alike(eye: str) -> None:
+    pairs = itertools.combinations(TERM_COLOURS.items(), 2)
+    alike = [(one, other) for (one, a), (other, b) in pairs if math.dist(lab(a, eye), lab(b, eye)) < 15]
+    assert alike == []
 
 
 def test_published_points_are_hollow_and_measured_ones_filled(comparisons) -> None:

@@ -98,7 +98,7 @@ def test_run_replays_points_then_fits_and_says_where_they_come_from(handles: pan
     assert list(trace(handles, "resident int8x2, measured").x) == [1, 2, 4, 7, 11, 15, 16]
     resident = next(each for each in handles.comparisons if each.label == "resident int8x2")
     assert resident.fit.step_us == pytest.approx(2.5, rel=0.02)
-    assert trace(handles, "resident int8x2, fit").y[-1] == pytest.approx(resident.fit.call_us(16))
+    assert trace(handles, "resident int8x2, fit").y[-1] == pytest.approx(resident.fit.line_us(16))
     label = f"replayed: {GPU_NAME}, recorded 2026-01-31"
     assert label in handles.status.value and label in handles.call_figure.figure.layout.title.text
     assert "resident int8x2" in handles.summary.value and "2.5" in handles.summary.value
@@ -130,6 +130,8 @@ def test_nothing_recorded_is_said_with_what_there_is(handles: panels.Handles) ->
     handles.controls["vocab_size"].value = 129_280
     handles.run_button.click()
     assert "129,280" in handles.message.value and "151,936, 256" in handles.message.value
+    with pytest.raises(RuntimeError, match="no run was started: .*129,280"):
+        handles.wait(1)
     handles.controls["vocab_size"].value = 151_936
     handles.run_button.click()
     assert handles.wait(60).status == "done" and handles.message.value == ""
@@ -160,6 +162,8 @@ def test_a_request_without_a_prediction_is_not_run(handles: panels.Handles) -> N
     assert "boost_clock_mhz" in handles.message.value
     handles.run_button.click()
     assert handles.run is None and "boost_clock_mhz" in handles.message.value
+    with pytest.raises(RuntimeError, match="no run was started: .*boost_clock_mhz"):
+        handles.wait(1)
     handles.controls["gpu"].value = "h200-sxm"
     handles.run_button.click()
     assert handles.wait(60).status == "done"

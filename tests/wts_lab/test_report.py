@@ -52,6 +52,7 @@ def test_the_source_is_on_top_and_in_the_provenance(result, page: str) -> None:
 
 def test_the_headline_compares_with_the_engines_fastest_path(result) -> None:
     text = headline(result.shown(result.heads[0], "warm"), 16)
+    assert headline(result.shown(result.heads[0], "warm")[:1], 16).startswith("Too little is known")
     assert "476 µs with sglang-0.5.23 sample (published)" in text and "resident int8x2 (measured)" in text
     ratio = float(re.search(r"([\d.]+)×", text)[1])
     assert ratio == pytest.approx(476.1 / (12 + 16 * 2.5), rel=0.02)
@@ -63,6 +64,31 @@ def test_the_gain_is_split_into_parts_that_add_to_the_whole(result, page: str) -
     assert split.residency_us == pytest.approx(6.5 - 2.5, rel=0.02) and split.precision_us == pytest.approx(26 - 6.5, rel=0.02)
     assert f"residency {format_us(split.residency_us)}" in page
     assert gain_split(result.shown(result.heads[0], "warm")[:-1]) is None
+
+
+def test_headline_and_verdict_are_told_apart_by_state_and_kind(result, page: str) -> None:
+    steps, head = result.request.longest, result.heads[0]
+    warm, serving = (result.shown(head, state) for state in ("warm", "serving"))
+    assert headline(warm, steps).split(":")[0].endswith("with warm L2")
+    assert f"warm L2: {format_us(warm[-1].call_us(steps))} resident int8x2 (measured) against 476 µs with sglang-0.5.23 sample (published)" in page
+    assert f"serving L2: {format_us(serving[-1].call_us(steps))} resident int8x2 (measured)" in page
+    assert f"{format_us(serving[1].call_us(steps))} with sglang-0.5.23 sample (predicted)" in page
+    assert "sglang-0.5.23 sample is MarkovSampleStep" in page
+
+
+def test_the_step_cost_table_shows_costs_in_its_first_columns(page: str) -> None:
+    table = page[page.index("<h2>Step-cost table</h2>") :]
+    titles = re.findall(r"<th(?: class=words)?>(.*?)</th>", table[: table.index("</thead>")])
+    assert titles == ["way of walking", "vocabulary × rank", "L2", "step measured", "step predicted", "error", "entry", "16-step call"]
+    assert "95 % interval" in table[: table.index("<table>")] and "tiles" not in table[: table.index("</table>")]
+
+
+def test_numbers_have_real_signs_and_a_gain_is_saved(page: str) -> None:
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page)
+    assert not [cell for cell in cells if re.match(r"-\d", cell)]
+    errors = [cell for cell in cells if cell.endswith(" %")]
+    assert errors and all(re.fullmatch(r"[+−]?\d+\.\d %", cell) for cell in errors)
+    assert "a step saves" in page and "step loses" not in page
 
 
 def test_every_way_has_a_row_with_prediction_and_measurement(result, page: str) -> None:

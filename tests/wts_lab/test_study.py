@@ -176,7 +176,7 @@ def test_the_notes_say_what_was_measured_and_what_is_predicted(result: study.Stu
     (note,) = [each for each in result.notes if each.startswith("measured are")]
     measured, predicted = note.split(";", 1)
     assert "resident int8x2" in measured and "stepwise torch" in measured and "sglang" not in measured
-    assert "sglang-0.5.23 greedy" in predicted and "published times of" in predicted
+    assert "sglang-0.5.23 greedy" in predicted and "published times beside" in predicted
 
 
 def test_settings_say_that_a_replay_is_one(result: study.StudyResult) -> None:

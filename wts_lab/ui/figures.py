@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cost_model.units import format_us
+from cost_model.workload import REFERENCE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -26,9 +27,12 @@ Spec = dict[str, Any]
 
 INK, QUIET, GRID, LINE, PAPER = "#2b2f36", "#6b7280", "#e7e9ec", "#c9ced6", "#ffffff"
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
-MARGIN_PX = dict(l=92, r=215, t=72, b=64)
+MARGIN_PX = dict(l=92, r=215, t=92, b=64)
 MODEBAR_REMOVED = ("select2d", "lasso2d", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d")
 LABEL_HEIGHT_PX = 38
+SUBTITLE_CHARACTERS = 72
+"""A subtitle line of this many fits into a figure 700 pixels wide."""
+
 TRACES_PER_SERIES = 4
 LINE_WORDS = (
     "dashed: predicted, with its band · solid: fit of measured calls · bars: 5th to 95th percentile · hollow: published by others"
@@ -53,7 +57,7 @@ STYLES = {
     "streaming-int8x2": Style("#0072B2", "rgba(0,114,178,0.15)", "square", "#005A8E"),
     "streaming-bf16": Style("#CC79A7", "rgba(204,121,167,0.18)", "diamond", "#97457A"),
     "resident-bf16": Style("#56B4E9", "rgba(86,180,233,0.20)", "hexagon", "#1F6F9E"),
-    "torch-stepwise": Style("#E69F00", "rgba(230,159,0,0.16)", "triangle-up", "#8A5F00"),
+    REFERENCE: Style("#E69F00", "rgba(230,159,0,0.16)", "triangle-up", "#8A5F00"),
     "engine": Style("#D55E00", "rgba(213,94,0,0.14)", "cross", "#A84A00"),
 }
 OTHER_STYLE = Style("#7f7f7f", "rgba(127,127,127,0.15)", "x", "#4b5563")
@@ -106,7 +110,8 @@ def axis(title: str = "", **more: Any) -> Spec:
 
 def heading(title: str, subtitle: str = "") -> Spec:
     """A left-aligned title with a quiet line under it."""
-    small = f"<br><span style='font-size:13px;color:{QUIET}'>{subtitle}</span>" if subtitle else ""
+    lines = wrapped(subtitle) if subtitle else []
+    small = "".join(f"<br><span style='font-size:13px;color:{QUIET}'>{line}</span>" for line in lines)
     return dict(
         text=f"<b>{title}</b>{small}",
         x=0.0,
@@ -118,6 +123,17 @@ def heading(title: str, subtitle: str = "") -> Spec:
         pad=dict(t=16),
         font=dict(size=17),
     )
+
+
+def wrapped(subtitle: str) -> list[str]:
+    """A subtitle as lines of at most SUBTITLE_CHARACTERS, broken where its parts meet; plotly breaks no lines by itself."""
+    lines: list[str] = []
+    for part in subtitle.split(" · "):
+        if lines and len(lines[-1]) + len(part) + 3 <= SUBTITLE_CHARACTERS:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def call_time_figure(
@@ -167,11 +183,14 @@ def call_time_spec(
 
 
 def _call_time_traces(comparison: Comparison, steps: int) -> list[Spec]:
-    """Band, prediction, fit and points of one series; the four are present even when empty."""
+    """Band, prediction, fit and points of one series; the four are present even when empty.
+
+    The fit's line ends with the walks that were timed: beyond them it would look like a measurement and be none.
+    """
     style, label, points = style_of(comparison), comparison.label, comparison.points
     lengths = _lengths(steps)
     low, high, middle = _predicted_lines(comparison.prediction, lengths)
-    fitted = [comparison.fit.call_us(n) for n in lengths] if is_fitted(comparison) else []
+    timed = [n for n in lengths if min(comparison.fit.steps) <= n <= max(comparison.fit.steps)] if comparison.is_fitted else []
     line = dict(type="scatter", mode="lines", legendgroup=label)
     hover = f"{label}<br>%s %%{{y:.1f}} µs at %%{{x}} steps%s<extra></extra>"
     return [
@@ -196,8 +215,8 @@ def _call_time_traces(comparison: Comparison, steps: int) -> list[Spec]:
         dict(
             line,
             name=f"{label}, fit",
-            x=lengths if fitted else [],
-            y=fitted,
+            x=timed,
+            y=[comparison.fit.line_us(n) for n in timed],
             line=dict(color=style.colour, width=2.2),
             hovertemplate=hover % ("fit", ""),
         ),
@@ -222,11 +241,6 @@ def _call_time_traces(comparison: Comparison, steps: int) -> list[Spec]:
             hovertemplate=hover % (comparison.points_kind, ", %{customdata} samples"),
         ),
     ]
-
-
-def is_fitted(comparison: Comparison) -> bool:
-    """Whether there is a measured slope."""
-    return comparison.fit is not None and comparison.fit.usable
 
 
 def _marker(style: Style, is_published: bool) -> Spec:
@@ -289,16 +303,13 @@ def spread(rising: Sequence[float], apart: float, top: float) -> list[float]:
 
 
 def _end_us(comparison: Comparison, last: int) -> float | None:
-    """Where a series ends at the right: its fit, else its prediction, else its last point."""
-    if is_fitted(comparison):
-        return comparison.fit.call_us(last)
-    if comparison.prediction is not None:
-        return comparison.prediction.call_us(last)
-    return comparison.points[-1].median_us if comparison.points else None
+    """Where a series ends at the right: its call at the last length, else its last point."""
+    us = comparison.call_us(last)
+    return us if us is not None or not comparison.points else comparison.points[-1].median_us
 
 
 def _end_text(comparison: Comparison) -> str:
-    if is_fitted(comparison):
+    if comparison.is_fitted:
         return f"{format_us(comparison.fit.step_us)} a step, measured"
     return (
         f"{format_us(comparison.prediction.step_us)} a step, predicted"

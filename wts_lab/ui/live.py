@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_model.workload import OURS
 from wts_lab.compare import Way
 from wts_lab.recordings import recorded_rows
 
@@ -81,7 +82,7 @@ def build_ahead(case: WalkCase, cancel: threading.Event, log: Log) -> None:
 
     The walk finds the finished build in the cache.  Raises BuildError and BuildCancelled.
     """
-    if case.implementation != "wts":
+    if case.implementation != OURS:
         return
     import torch
 

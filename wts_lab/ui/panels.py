@@ -37,7 +37,7 @@ class Handles:
     """Everything in the panel that can be set, pressed or read.
 
     `controls` maps a request's field to its widget.  `wait` blocks until the run started by `run_button.click()` is over.
-    `comparisons` is what the figures show and `source` where its points come from.  `record_path` is the record that the last
+    `refusal` says why the last press of run_button started nothing.  `comparisons` is what the figures show and `source` where its points come from.  `record_path` is the record that the last
     live run wrote, or None.
     """
 
@@ -54,15 +54,19 @@ class Handles:
     tiers_figure: FigureHolder
     request: PanelRequest
     run: live.BackgroundRun | None = None
+    refusal: str = ""
     record_path: Path | None = None
     comparisons: tuple[Comparison, ...] = ()
     source: str = "predicted"
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def wait(self, timeout_s: float) -> live.Outcome:
-        """Wait for the run in hand.  Raises RuntimeError when none was started, TimeoutError when it takes longer."""
+        """Wait for the run that run_button started last.
+
+        Raises RuntimeError when it started none, with the reason where it was refused; TimeoutError when it takes longer.
+        """
         if self.run is None:
-            raise RuntimeError("no run was started; press run_button first")
+            raise RuntimeError(f"no run was started: {self.refusal or 'press run_button first'}")
         return self.run.wait(timeout_s)
 
 
@@ -208,6 +212,7 @@ class _Actions:
         self.is_live, self.pace_s, self.repeats = is_live, pace_s, repeats
         self._is_syncing = False
         self._predicted: tuple[Comparison, ...] = ()
+        self._refusal = ""
 
     def change(self, name: str, value: object) -> None:
         """A control changed: make the new request and show it, or say what is wrong and leave the figures alone."""
@@ -225,13 +230,14 @@ class _Actions:
         """Bring the controls in line with the request and draw its predictions."""
         with self.handles._lock:
             self._sync_controls()
-            request, self._predicted = self.handles.request, ()
+            request, self._predicted, self._refusal = self.handles.request, (), ""
             try:
                 head, gpu = request.load_head(), request.load_gpu()
                 predicted = compare.predicted_comparisons(gpu, head, request.workload(), live.ways_of(request))
                 tiers = compare.tiers_of(gpu, head, predicted[0])
             except BadInput as error:
-                self._say(str(error), is_error=True)
+                self._refusal = str(error)
+                self._say(self._refusal, is_error=True)
                 return
             self._predicted = self.handles.comparisons = predicted
             self._say("")
@@ -270,14 +276,17 @@ class _Actions:
         handles = self.handles
         if handles.run is not None and handles.run.is_running:
             return
-        if not self._predicted:
-            return  # the message says why this request has no prediction, and so nothing to set a run beside
+        handles.run, handles.refusal = None, ""
+        if not self._predicted:  # the message says why, and there is nothing to set a run beside
+            handles.refusal = self._refusal
+            return
         self._say("")
         handles.log.value, handles.summary.value, handles.record_path = "", "", None
         try:
             source = self._source()
         except (BadInput, RuntimeError) as error:
-            self._say(str(error), is_error=True)
+            handles.refusal = str(error)
+            self._say(handles.refusal, is_error=True)
             return
         self._set_running(True, source)
         seen: list[live.Row] = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cost_model.units import format_interval_us, format_us
-from wts_lab.ui.figures import INK, PAPER, QUIET, Spec, axis, draw, heading, is_fitted, layout
+from wts_lab.ui.figures import INK, PAPER, QUIET, Spec, axis, draw, heading, layout
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -22,16 +22,16 @@ TERM_COLOURS = {
     "shared_read": "#CC79A7",
     "stream": "#E69F00",
     "epilogue": "#F0E442",
-    "block_reduction": "#999999",
+    "block_reduction": "#663300",
     "exchange": "#0072B2",
     "overhead": "#c9ced6",
-    "launch": "#56B4E9",
-    "byte_floor": "#E69F00",
-    "projection_excess": "#F3C969",
-    "selection": "#009E73",
-    "sampling": "#CC79A7",
+    "launch": "#332288",
+    "byte_floor": "#EE8866",
+    "projection_excess": "#FFD9B3",
+    "selection": "#004D40",
+    "sampling": "#1A2B5F",
 }
-"""Colour of each term of the cost model; a memory read is orange in every mode."""
+"""Colour of each term of the cost model, no two alike to normal, deuteranope or protanope eyes (the tests simulate these)."""
 
 OTHER_TERM_COLOUR = "#4b5563"
 OWN_AXIS_FROM = 4.0
@@ -40,7 +40,7 @@ OWN_AXIS_FROM = 4.0
 BAR_WORDS = "coloured: predicted terms that add to the step · dark bar: measured, with its interval · dotted: physical floor"
 SHORT_BAR_WORDS = "coloured: predicted · dark: measured · dotted: physical floor"
 
-ROW_PX, AXIS_PX, TOP_PX, BOTTOM_PX = 74, 64, 76, 122
+ROW_PX, AXIS_PX, TOP_PX, BOTTOM_PX = 74, 64, 96, 168
 
 
 def step_terms_figure(comparisons: Sequence[Comparison], *, title: str = "Where a step's time goes") -> go.Figure:
@@ -126,7 +126,7 @@ def _by_scale(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
 
 def _longest_us(comparison: Comparison) -> float:
     """The longer of predicted and measured step (upper end)."""
-    measured = [comparison.fit.step_us, comparison.fit.step_us_high] if is_fitted(comparison) else []
+    measured = [comparison.fit.step_us, comparison.fit.step_us_high] if comparison.is_fitted else []
     return max([comparison.prediction.step_us, *measured])
 
 
@@ -183,7 +183,7 @@ def _text_on(colour: str) -> str:
 
 def _measured_traces(group: Sequence[Comparison]) -> tuple[Spec, Spec]:
     """A thin dark bar under each prediction with the fitted step and its interval, and its value in words right of it."""
-    rows = [(place + 0.36, each.fit) for place, each in enumerate(group) if is_fitted(each)]
+    rows = [(place + 0.36, each.fit) for place, each in enumerate(group) if each.is_fitted]
     heights, steps_us = [height for height, _ in rows], [fit.step_us for _, fit in rows]
     bar = dict(
         type="bar",

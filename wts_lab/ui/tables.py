@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cost_model.units import format_bytes, format_interval_us, format_percent, format_us
+from cost_model.tables import signed_percent
+from cost_model.units import format_bytes, format_interval_us, format_us
 
 if TYPE_CHECKING:
     import pandas
@@ -82,12 +83,12 @@ def step_cost_table(study: StudyResult) -> pandas.DataFrame:
             format_us(fit.step_us if fit else None),
             format_interval_us(fit.step_us_low, fit.step_us_high) if fit else "n/a",
             format_us(each.prediction.step_us if each.prediction else None),
-            format_percent(each.prediction.step_us / fit.step_us - 1) if fit and each.prediction else "n/a",
+            signed_percent(each.prediction.step_us / fit.step_us - 1) if fit and each.prediction else "n/a",
             format_us(fit.entry_us if fit else None),
             format_us(each.prediction.entry_us if each.prediction else None),
         )
         for each in study.comparisons
-        for fit in [each.fit if each.fit is not None and each.fit.usable else None]
+        for fit in [each.fit if each.is_fitted else None]
     ]
     titles = [
         "head",

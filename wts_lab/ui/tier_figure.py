@@ -1,4 +1,4 @@
-"""The memory tiers to scale, with W2 placed in them: one multiprocessor on the left, the whole chip on the right.
+"""The memory tiers to scale, with W2 placed in them: one multiprocessor above, the whole chip below.
 
 See `figures` for colours and specs; the numbers come from `wts_lab.tiers`.
 """
@@ -20,16 +20,22 @@ COLOURS = {"registers": "#009E73", "shared memory": "#56B4E9", "L2": "#E69F00", 
 CHIP_AXIS_HEADROOM = 1.6
 """The chip axis ends at this many times its largest tier below HBM; HBM runs out of the frame and says how far it goes."""
 
-BLOCK_DOMAIN, CHIP_DOMAIN = (0.0, 0.31), (0.45, 1.0)
+BLOCK_DOMAIN, CHIP_DOMAIN = (0.69, 1.0), (0.0, 0.5)
+"""Heights of the two drawings: a block above the chip, so that each has the figure's width for its words."""
+
 BAR_HEIGHT = 0.42
+TIER_WORDS = (
+    "filled: W2 read here in every step · hatched: at rest, read at the start · "
+    "dotted: landing space · outline: capacity, to scale"
+)
 
 
-def memory_tiers_figure(tiers: Sequence[Tier], *, title: str = "Where the matrix sits", height_px: int = 400) -> go.Figure:
+def memory_tiers_figure(tiers: Sequence[Tier], *, title: str = "Where the matrix sits", height_px: int = 620) -> go.Figure:
     """Capacity of each tier as an outline, what a step reads from it filled, what lies there at rest hatched; lengths to scale."""
     return draw(memory_tiers_spec(tiers, title=title, height_px=height_px))
 
 
-def memory_tiers_spec(tiers: Sequence[Tier], *, title: str = "Where the matrix sits", height_px: int = 400) -> Spec:
+def memory_tiers_spec(tiers: Sequence[Tier], *, title: str = "Where the matrix sits", height_px: int = 620) -> Spec:
     """The spec of `memory_tiers_figure`."""
     block = [tier for tier in tiers if tier.scope == "block"]
     chip = [tier for tier in tiers if tier.scope == "chip"]
@@ -37,18 +43,15 @@ def memory_tiers_spec(tiers: Sequence[Tier], *, title: str = "Where the matrix s
     below_hbm = max(tier.capacity_bytes for tier in chip if tier.name != "HBM")
     largest = max(below_hbm, *(max(tier.kept_bytes, tier.at_rest_bytes) for tier in chip))
     chip_end = largest / BYTES_PER_MIB * CHIP_AXIS_HEADROOM
-    subtitle = (
-        "filled: W2 read from here in every step · hatched: at rest, read when a walk begins · "
-        "dotted: landing space · outline: capacity, to scale"
-    )
     titles = [
         dict(
             text=text,
-            x=domain[0],
-            y=1.12,
+            x=0.0,
+            y=domain[1],
             xref="paper",
             yref="paper",
             xanchor="left",
+            yanchor="bottom",
             showarrow=False,
             font=dict(size=14, color=INK),
         )
@@ -60,21 +63,22 @@ def memory_tiers_spec(tiers: Sequence[Tier], *, title: str = "Where the matrix s
             height_px,
             barmode="overlay",
             showlegend=False,
-            margin=dict(l=150, r=40, t=116, b=60),
-            title=heading(title, subtitle),
+            margin=dict(l=150, r=40, t=126, b=60),
+            title=heading(title, TIER_WORDS),
             annotations=titles + _notes(block, BYTES_PER_KIB, block_end, "") + _notes(chip, BYTES_PER_MIB, chip_end, "2"),
-            xaxis=axis("size [KiB]", range=[0, block_end], domain=list(BLOCK_DOMAIN), anchor="y"),
-            yaxis=_names(block, "x"),
-            xaxis2=axis("size [MiB]", range=[0, chip_end], domain=list(CHIP_DOMAIN), anchor="y2"),
-            yaxis2=_names(chip, "x2"),
+            xaxis=axis("size [KiB]", range=[0, block_end], anchor="y"),
+            yaxis=_names(block, "x", BLOCK_DOMAIN),
+            xaxis2=axis("size [MiB]", range=[0, chip_end], anchor="y2"),
+            yaxis2=_names(chip, "x2", CHIP_DOMAIN),
         ),
     )
 
 
-def _names(tiers: Sequence[Tier], anchor: str) -> Spec:
+def _names(tiers: Sequence[Tier], anchor: str, domain: tuple[float, float]) -> Spec:
     """The axis that names the tiers, first on top."""
     return axis(
         anchor=anchor,
+        domain=list(domain),
         tickvals=list(range(len(tiers))),
         ticktext=[f"<b>{tier.name}</b> " for tier in tiers],
         range=[len(tiers) - 0.45, -0.75],
