@@ -94,3 +94,23 @@ def test_the_python_shown_in_the_readme_runs():
     shown: dict = {"print": lambda *values: None}
     exec(compile(block, "README.md", "exec"), shown)
     assert shown["prediction"].step_us > 0
+
+
+def test_the_times_in_the_readme_are_those_of_the_records():
+    """Complete calls of 16 steps and steps, by L2 state; SGLang's from the published table."""
+    pytest.importorskip("pandas")
+    from cost_model.fit import fit_frame
+    from cost_model.published import load_published_times
+    from cost_model.units import format_us
+    from wts_lab.cli_inputs import read_walks
+
+    lines = {line.split("|")[1].split(":")[0].strip(): line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("|")}
+    walks, _ = read_walks([ROOT / "data" / "measurements" / "h200-sxm" / "2026-11-30-walks.parquet"])
+    for key, fit in fit_frame(walks[(walks["vocab_size"] == 151_936) & (walks["precision"] == "int8x2")]):
+        if key.l2_state in ("warm", "serving"):
+            line = lines[key.l2_state]
+            assert format_us(fit.call_us(16)) in line, (key.describe(), fit.call_us(16))
+            assert key.mode == "streaming" or f"({format_us(fit.step_us)} a step)" in line
+    rows = [row for row in load_published_times("sglang-0.5.23-h200-markov").rows
+            if (row["vocab_size"], row["batch"], row["temperature"], row["steps"]) == (151_936, 1, 0, 16)]
+    assert len(rows) == 2 and all(format_us(row["median_us"]) in lines["warm"] for row in rows)
