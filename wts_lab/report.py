@@ -35,7 +35,7 @@ PLOTLY_CONFIG = {
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PICTURE_SIZE_PX = (1280, 860)
+PICTURE_SIZE_PX = (1280, 876)
 
 QUESTION = (
     "What would fusing the draft walk give on this GPU, what would keeping its weights on chip add, and is it worth deploying?"
