@@ -111,6 +111,8 @@ def plain(value: object) -> object:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> None:
     """Print rows under a title; the first `text_columns` are aligned to the left, the others to the right.
 
+    In a narrow terminal cells fold between words, and the names in the first column are never cut.
+
     A machine without rich (a bare source tree) gets the same cells separated by tabs.
     """
     cells = [[str(cell) for cell in row] for row in rows]
@@ -125,7 +127,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < text_columns else "right", no_wrap=index == 0)
+        words = [word for row in cells for word in row[index].split()] if index == 0 else []
+        table.add_column(column, justify="left" if index < text_columns else "right", min_width=max(map(len, words), default=None))
     for row in cells:
         table.add_row(*map(escape, row))
     console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)

@@ -589,6 +589,15 @@ def test_plain_values_of_results():
     }
 
 
+def test_a_narrow_terminal_folds_cells_and_cuts_no_name(monkeypatch, capsys):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(cli_output, "PIPED_WIDTH", 80)
+    times = ("38.3 µs", "38.2 to 38.5 µs", "38.2 µs", "35.0 to 41.5 µs", "4.01 µs", "617 µs")
+    cli_output.print_table("Times", ("way", "step", "interval", "predicted", "interval", "entry", "call of 16 steps"), [("sglang-0.5.23 greedy", *times)])
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("sglang-0.5.23", "greedy", "38.3", "617")) and "…" not in shown
+
+
 def test_json_refuses_what_json_cannot_hold():
     with pytest.raises(ValueError):
         cli_output.print_json({"step_us": float("nan")})
