@@ -13,10 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from cost_model.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -30,6 +35,8 @@ INTERRUPTIONS = ("MeasurementInterrupted", "BuildCancelled")
 
 PIPED_WIDTH = 240
 """Widest table that does not go to a terminal: room enough that no cell is broken over lines."""
+
+UNBOUND_WIDTH = 10_000
 
 
 @contextmanager
@@ -111,7 +118,7 @@ def plain(value: object) -> object:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> None:
     """Print rows under a title; the first `text_columns` are aligned to the left, the others to the right.
 
-    In a narrow terminal cells fold between words, and the names in the first column are never cut.
+    Where the terminal is too narrow the names in the first column fold first, between words, and then the other cells.
 
     A machine without rich (a bare source tree) gets the same cells separated by tabs.
     """
@@ -125,12 +132,20 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for index, column in enumerate(columns):
-        words = [word for row in cells for word in row[index].split()] if index == 0 else []
-        table.add_column(column, justify="left" if index < text_columns else "right", min_width=max(map(len, words), default=None))
+        table.add_column(column, justify="left" if index < text_columns else "right")
     for row in cells:
         table.add_row(*map(escape, row))
     console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
+    _narrow_names(table, [row[0] for row in cells], console)
     console.print(title, markup=False, highlight=False, soft_wrap=True)
     console.print(table)
+
+
+def _narrow_names(table: Table, names: Sequence[str], console: Console) -> None:
+    """Give the first column what the others leave of the terminal, at least its longest word."""
+    wanted = console.measure(table, options=console.options.update(max_width=UNBOUND_WIDTH)).maximum
+    if names and wanted > console.width:
+        longest_word = max(len(word) for name in names for word in name.split() or [""])
+        table.columns[0].width = max(longest_word, max(map(len, names)) - (wanted - console.width))
