@@ -13,7 +13,7 @@ from cost_model.placement import PlanError
 from cost_model.workload import Workload
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
-    BatchOption, GpuOption, HeadOption, JsonOption, L2StateOption, ModeOption, PlacementOption, PrecisionOption, RankOption,
+    BatchOption, GpuOption, HeadOption, JsonOption, L2StateOption, ModeOption, PlacementOption, PlannedModeOption, PrecisionOption, RankOption,
     RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, path_from, path_option,
     placement_from, read_records, read_walks, require_steps, workload_from,
 )
@@ -66,7 +66,7 @@ def plan(
     vocab: VocabOption = None,
     rank: RankOption = None,
     target_vocab: TargetVocabOption = None,
-    mode: ModeOption = "resident",
+    mode: PlannedModeOption = "resident",
     precision: PrecisionOption = None,
     warps: Annotated[int, typer.Option("--warps", help="Warps of a block.")] = 8,
     blocks: Annotated[int | None, typer.Option("--blocks", help="Blocks of the grid; one a multiprocessor if left out.")] = None,

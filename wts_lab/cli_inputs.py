@@ -48,6 +48,9 @@ VocabOption = Annotated[int | None, typer.Option("--vocab", help="Draft vocabula
 RankOption = Annotated[int | None, typer.Option("--rank", help=f"Elements of the latent, a multiple of 32. [default: {DEFAULT_RANK}]")]
 TargetVocabOption = Annotated[int | None, typer.Option("--target-vocab", help="Rows of W1, where they differ from the draft vocabulary.")]
 ModeOption = Annotated[str, typer.Option("--mode", help=f"One of {_words(MODES)}.")]
+PlannedModeOption = Annotated[
+    str, typer.Option("--mode", help=f"One of {_words(tuple(mode for mode in MODES if mode != 'stepwise'))}; a stepwise walk has no placement.")
+]
 PrecisionOption = Annotated[
     str | None, typer.Option("--precision", help=f"One of {_words(PRECISIONS)}. [default: bf16 for stepwise, else int8x2]")
 ]

@@ -152,6 +152,12 @@ def test_plan_holds_the_whole_vocabulary_within_the_gpu():
         assert row["shared_bytes"] <= gpu.value("smem_bytes_per_block_optin") and not row["spills"]
 
 
+def test_plan_offers_the_modes_that_it_can_plan():
+    shown = " ".join(run("plan", "--help").stdout.split())
+    assert "One of streaming, resident; a stepwise walk has no placement" in shown
+    assert "stepwise" in refused("plan", "--gpu", "h200-sxm", *SHAPE, "--mode", "stepwise")
+
+
 def test_plan_lists_each_placement_once():
     answer = json.loads(run("plan", "--gpu", "h200-sxm", *SHAPE, "--all", "--json").stdout)
     rows = [tuple(sorted(row.items())) for row in (answer["placement"], *answer["others"])]
