@@ -255,8 +255,8 @@ def _best(key: ByIdentity, slots: int, rank: int, precision: str, mode: str, war
 
 
 STAGING_TARGET_BYTES = 128 * 1024
-"""Bytes in flight a multiprocessor beyond which a deeper ring gains nothing: on an H200 rings of 4, 5 and 6 tiles a warp
-stream alike, 3 tiles are 6 % slower (docs/kernel.md)."""
+"""Bytes in flight a multiprocessor beyond which a deeper ring is not expected to gain: three times latency × bandwidth of the
+fastest L2 (0.8 µs under load × 50 bytes a ns). No record varies the ring yet."""
 
 STARVED_STAGING_BYTES = 32 * 1024
 """Bytes in flight below which the ring no longer covers latency × bandwidth (0.8 µs under load × 50 bytes a ns)."""
@@ -267,6 +267,8 @@ SHARED_HEADROOM = 0.9
 NOMINAL_SHARED_BYTES_A_CYCLE = 128
 """Shared memory of every architecture from sm_80 on feeds 128 bytes a cycle (Luo et al. 2024)."""
 
+UNKNOWN_CLOCK_MHZ = 1000.0
+
 NOMINAL_MMA_SHARE = 0.65
 """Share of the dense tensor rate that `mma.sync` reaches on Hopper (Luo et al. 2024: 62.9 to 67.8 %); balance only."""
 
@@ -275,15 +277,25 @@ def _cost(placement: Placement, gpu: Gpu, rank: int, precision: str) -> tuple:
     """Order of preference of placements; smaller is better. Needs only datasheet facts."""
     size = terms.tile_bytes(rank, precision)
     staged = min(placement.staging_tiles * size, STAGING_TARGET_BYTES)
-    excess = 0.0
-    if placement.shared_tiles:
-        shared = (placement.shared_tiles + placement.streamed_tiles) * size
-        shared_us = us_from_cycles(shared / NOMINAL_SHARED_BYTES_A_CYCLE, gpu.value("boost_clock_mhz"))
-        rate = gpu.value("int8_dense_ops_per_s" if precision == "int8x2" else "bf16_dense_flops_per_s") / gpu.sm_count
-        products_us = terms.products_us(terms.product_operations(placement.tiles, rank, precision, 1), rate * NOMINAL_MMA_SHARE)
-        excess = max(0.0, shared_us - SHARED_HEADROOM * products_us)
+    excess = _shared_excess_us(placement, gpu, rank, precision) if placement.shared_tiles else 0.0
     starved = placement.streamed_tiles > 0 and staged < min(STARVED_STAGING_BYTES, placement.streamed_tiles * size)
     return starved, placement.streamed_tiles, round(excess, 6), -staged, placement.register_tiles, placement.staging_tiles
+
+
+def _shared_excess_us(placement: Placement, gpu: Gpu, rank: int, precision: str) -> float:
+    """Shared-memory reads of a step that the products do not hide.
+
+    Of a GPU whose tensor rate or clock is not known (one that is in no catalogue, say) half of the tiles are taken to hide, at
+    a clock of 1 GHz: that orders placements, and says nothing about time.
+    """
+    read = (placement.shared_tiles + placement.streamed_tiles) * terms.tile_bytes(rank, precision)
+    rate = "int8_dense_ops_per_s" if precision == "int8x2" else "bf16_dense_flops_per_s"
+    if not (gpu.has(rate) and gpu.has("boost_clock_mhz")):
+        hidden = placement.tiles * terms.tile_bytes(rank, precision) / 2
+        return max(0.0, us_from_cycles((read - hidden) / NOMINAL_SHARED_BYTES_A_CYCLE, UNKNOWN_CLOCK_MHZ))
+    shared_us = us_from_cycles(read / NOMINAL_SHARED_BYTES_A_CYCLE, gpu.value("boost_clock_mhz"))
+    operations = terms.product_operations(placement.tiles, rank, precision, 1)
+    return max(0.0, shared_us - SHARED_HEADROOM * terms.products_us(operations, gpu.value(rate) / gpu.sm_count * NOMINAL_MMA_SHARE))
 
 
 def _checked_slots(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int) -> int:
@@ -291,7 +303,7 @@ def _checked_slots(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks:
     require_word("precision", precision, tuple(terms.BYTES_OF_PRECISION))
     require_word("mode", mode, ("streaming", "resident"))
     require_whole("warps", warps, 1, MAX_WARPS)
-    gpu.require(["sm_count", "smem_bytes_per_block_optin", "boost_clock_mhz"])
+    gpu.require(["sm_count", "smem_bytes_per_block_optin"])
     blocks = gpu.sm_count if grid_blocks is None else grid_blocks
     require_grid(gpu, blocks)
     return slots_needed(head.padded_vocab_size, blocks, warps)

@@ -10,13 +10,15 @@ import ctypes
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cost_model.head import MAX_RANK, MAX_VOCAB_SIZE
 from cost_model.placement import Placement
+from cost_model.terms import TILE_ROWS
 
 CONSTANTS = {
-    "kTileRows": 16,  # rows of a tile, the unit of placement
+    "kTileRows": TILE_ROWS,  # rows of a tile, the unit of placement
     "kFragmentBytes": 16,  # bytes of one matrix fragment a lane and k-step
-    "kMaxRank": 512,
-    "kMaxVocabulary": 1 << 20,  # what the index field of the word can tell apart
+    "kMaxRank": MAX_RANK,
+    "kMaxVocabulary": MAX_VOCAB_SIZE,  # what the index field of the word can tell apart
     "kLatentHeaderBytes": 16,  # float32 s1, float32 s2, halt flag, 0
     "kHaltWord": 2,
     "kEpochBits": 12,
@@ -33,7 +35,7 @@ CONSTANTS = {
     "kStatusStalled": 1,
     "kStatusAnchor": 2,
     "kPhases": 5,
-    "kFirstPollClocks": 300,  # from the start of a wait to the first look at the words; docs/kernel.md has the sweep
+    "kFirstPollClocks": 300,  # from the start of a wait to the first look at the words; chosen in development (docs/kernel.md)
     "kFragmentsInFlight": 4,  # of shared memory a thread: loads ahead of their products
 }
 """Integer constants of the kernels, by their C++ names."""

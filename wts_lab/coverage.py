@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from cost_model.errors import BadInput
+from cost_model.terms import TILE_ROWS
 from wts_lab.abi import slot_column
 
-TILE_ROWS = 16
 LANES_A_ROW_PAIR = 4
 
 PLACES = ("block", "warp", "block_warp", "slot", "row", "slot_row", "lane")

@@ -25,14 +25,14 @@ import torch
 
 from cost_model.errors import BadInput
 from cost_model.head import MAX_VOCAB_SIZE, require_rank
+from cost_model.terms import TILE_ROWS, tiles_of
 from cost_model.workload import require_whole
+from wts_lab.abi import CONSTANTS
 
-TILE_ROWS = 16
 LANES = 32
-FRAGMENT_BYTES = 16  # a lane's part of one tile and k-step
 INT8_DEPTH = 32  # elements of one int8 k-step
 BF16_DEPTH = 16
-LATENT_TAIL_BYTES = 16  # s1, s2, padding
+LATENT_TAIL_BYTES = CONSTANTS["kLatentHeaderBytes"]  # s1, s2, padding
 
 
 def check_vocab(vocab_size: int) -> None:
@@ -42,7 +42,7 @@ def check_vocab(vocab_size: int) -> None:
 
 def count_tiles(vocab_size: int) -> int:
     """Tiles of 16 rows that hold ``vocab_size`` rows, the last one possibly part empty."""
-    return -(-vocab_size // TILE_ROWS)
+    return tiles_of(vocab_size)
 
 
 def pack_matrix_int8(codes: torch.Tensor) -> torch.Tensor:

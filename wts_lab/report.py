@@ -35,6 +35,18 @@ PLOTLY_CONFIG = {
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+"""A browser without a screen, and without a network of its own."""
 PICTURE_SIZE_PX = (1280, 876)
 
 QUESTION = (
@@ -337,16 +349,8 @@ def write_picture(result: StudyResult, path: Path) -> Path:
         page.write_text(picture_html(result), encoding="utf-8")
         command = [
             browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
+            *BROWSER_FLAGS,
             f"--user-data-dir={folder}/profile",
-            "--hide-scrollbars",
             "--force-device-scale-factor=1.5",
             f"--window-size={PICTURE_SIZE_PX[0]},{PICTURE_SIZE_PX[1]}",
             "--virtual-time-budget=8000",

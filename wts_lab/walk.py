@@ -20,7 +20,7 @@ from wts_lab import abi, packing, quantize
 from wts_lab.build import BuildRecord, build_walk, load_binding
 
 EXCHANGE_REPLICAS = 1
-"""Copies of the exchange words; docs/kernel.md has the sweep that chose it."""
+"""Copies of the exchange words; docs/kernel.md and the record of benchmark `exchanges` have the sweep that chose it."""
 
 MAX_POLLS = 1 << 21
 """Bound of a wait, in polls of about half a microsecond: a second, far beyond any step."""
@@ -68,7 +68,6 @@ def device_gpu(device: torch.device) -> Gpu:
             "sm_count": (properties.multi_processor_count, "SM"),
             "smem_bytes_per_block_optin": (properties.shared_memory_per_block_optin, "B"),
             "l2_bytes": (properties.L2_cache_size, "B"),
-            "boost_clock_mhz": (properties.clock_rate / 1e3, "MHz"),
         }
         figures = {name: Figure(value, unit, "datasheet", "the driver's device properties") for name, (value, unit) in facts.items()}
         return Gpu("unverified", properties.name, (), (properties.major, properties.minor), figures)
@@ -119,8 +118,11 @@ class Walk:
         rounding: ``once``.
         device: a CUDA device; the current one when None.
         probe: ``none``; ``fixed_latent`` and ``phases`` are measuring instruments, see :class:`wts_lab.abi.WalkSpec`.
+        replicas: copies of the exchange words.
         expected_blocks: words a block waits for; anything above the grid stalls, which tests use.
+        max_polls: looks at the words before a wait gives up and the walk counts as stalled.
         log: called with each line of a build.
+        cancel: set it to stop a build that is under way.
 
     Raises ``ValueError`` for a bad argument, :class:`wts_lab.build.BuildError`, :class:`LaunchRefused`.
     """
@@ -211,12 +213,6 @@ class Walk:
             phase_clocks=address(self.phase_clocks), vocab_size=self.shape.vocab_size, vocab_tiles=packing.count_tiles(self.shape.vocab_size),
             target_vocab_size=self.shape.target_vocab_size, expected_blocks=expected_blocks, max_polls=max_polls,
         )
-
-    @property
-    def device_bytes(self) -> int:
-        """Device memory that the walk holds: matrix, scales, latent table, workspace."""
-        held = (self._matrix, self._scales, self._latents, self._map, self._slots, self._control)
-        return sum(tensor.numel() * tensor.element_size() for tensor in held if tensor is not None)
 
     @torch.no_grad()
     def __call__(

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.devtools import Browser, find_browser
+from tests.browser.devtools import Browser
+from wts_lab.report import find_browser
 from tests.synthetic_records import write_synthetic
 from wts_lab.recordings import recorded_gpus
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import shutil
 import subprocess
 import tempfile
 import time
@@ -17,27 +16,15 @@ from pathlib import Path
 
 import websocket
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from wts_lab.report import BROWSER_FLAGS
+
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    *BROWSER_FLAGS,
     "--disable-dev-shm-usage",
-    "--hide-scrollbars",
     "--remote-debugging-port=0",
     "--remote-allow-origins=*",
     "--window-size=1500,1100",
 )
-
-
-def find_browser() -> str | None:
-    """A Chromium or Chrome on the path, or None."""
-    return next((found for found in map(shutil.which, BROWSERS) if found), None)
 
 
 class Browser:

@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cost_model import Head, load_gpu  # noqa: E402
-from cost_model.placement import Placement, PlanError, plan  # noqa: E402
+from cost_model.gpu import Figure, Gpu  # noqa: E402
+from cost_model.placement import Placement, PlanError, capacity_problem, plan  # noqa: E402
 from wts_lab.bench_gpu import walk_spec  # noqa: E402
 from wts_lab.bench_plan import resident_case, streaming_case  # noqa: E402
 from wts_lab.heads import MarkovHead  # noqa: E402
@@ -28,6 +29,16 @@ def test_without_a_placement_the_planners_is_built_over_every_multiprocessor(mod
 def test_a_small_vocabulary_gets_no_more_blocks_than_tiles(vocab_size):
     planned = plan_walk(H200, Head.markov(vocab_size, 64), mode="resident", precision="int8x2")
     assert planned.grid_blocks == min(132, -(-vocab_size // 16))
+
+
+@pytest.mark.parametrize(("multiprocessors", "shared_bytes"), [(132, 232_448), (48, 101_376), (188, 101_376)])
+def test_a_gpu_of_no_catalogue_is_planned_from_what_its_driver_says(multiprocessors, shared_bytes):
+    facts = {"sm_count": (multiprocessors, "SM"), "smem_bytes_per_block_optin": (shared_bytes, "B")}
+    gpu = Gpu("unverified", "NVIDIA X999", (), (9, 0), {name: Figure(value, unit, "datasheet", "driver") for name, (value, unit) in facts.items()})
+    placement = plan_walk(gpu, QWEN, mode="resident", precision="int8x2").placement
+    assert capacity_problem(placement, gpu, 256, "int8x2") is None
+    if multiprocessors == 132:  # an H200 that nobody knows gets what an H200 gets
+        assert placement == plan(H200, QWEN, "int8x2", "resident")
 
 
 def test_the_benchmark_builds_what_the_walk_will_ask_for():
