@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.browser.devtools import Browser
-from wts_lab.report import find_browser
 from tests.synthetic_records import write_synthetic
 from wts_lab.recordings import recorded_gpus
+from wts_lab.report import find_browser
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
