@@ -175,5 +175,5 @@ class Sampling:
 
 
 def _host(values: Any, dtype: type) -> np.ndarray:
-    """A NumPy array of a number, an array or a tensor on any device."""
-    return np.asarray(values.cpu() if hasattr(values, "cpu") else values, dtype=dtype)
+    """A NumPy copy of a number, an array or a tensor on any device: a walk advances its offset in place."""
+    return np.array(values.cpu().numpy() if hasattr(values, "numpy") else values, dtype=dtype)

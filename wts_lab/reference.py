@@ -8,8 +8,15 @@ The twin shares no code with `quantize.py`, `packing.py` or the kernel: tests co
     y = bf16(base + bf16(correction))                       rounding "twice"
     y = base + correction                                   rounding "none", fp32
 
-and the row with the largest ``y`` wins; the lowest index wins a tie, −0 equals +0, NaN is above everything (as `torch.argmax`).
+    key = y                                                 a greedy walk
+    key = y / temperature + gumbel                          a sampled one: noise of `noise.py`, IEEE division
+
+and the row with the largest key wins; the lowest index wins a tie, −0 equals +0, NaN is above everything (as `torch.argmax`).
 Columns from ``vocab_size`` on are padding and are never chosen. A row of −inf alone gives index 0.
+
+A sampled twin is the kernel's equal at temperature 1, where division is exact, as far as the machine's logarithms are the kernel's
+(torch on a GPU); here they differ by up to 2 ulp each. At other temperatures the kernel divides as SGLang's Triton kernel does
+(``div.full.f32``, up to 2 ulp), which no twin repeats. Either may swap two keys that nearly tie.
 
 The integer products are float32 BLAS products: every partial sum is an integer below 127·127·512 = 8.26e6 < 2^24, so each is
 exact in any order. The same walk in torch, for many walks on a GPU, is `twin_torch.py`; the bf16 stepwise walk that engines run
@@ -19,7 +26,7 @@ is `stepwise.py`. Their public names can be imported from here too.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +34,7 @@ import numpy as np
 from cost_model.errors import BadInput
 from cost_model.head import MAX_RANK, MAX_VOCAB_SIZE
 from cost_model.workload import ROUNDINGS, require_word
+from wts_lab.noise import Sampling
 
 INDEX_BITS = 20
 EPOCH_BITS = 12
@@ -40,6 +48,7 @@ _TORCH_NAMES = {
     "twin_walks_torch": "twin_torch",
     "twin_walks_bf16_torch": "twin_torch",
     "expected_walks": "twin_torch",
+    "select_step": "twin_torch",
 }
 
 
@@ -54,12 +63,14 @@ def __getattr__(name: str) -> object:
 class TwinWalk:
     """Result of a twin: arrays ``[steps]`` of one walk, or ``[walks, steps]`` of many.
 
-    ``tokens`` int64 in target ids; ``draft_ids`` int64, the rows of ``W2`` that won; ``values`` float32, their ``y``.
+    ``tokens`` int64 in target ids; ``draft_ids`` int64, the rows of ``W2`` that won; ``values`` float32, their keys (``y`` where
+    the walk is greedy); ``logits`` bfloat16 bit patterns (uint16) ``[..., vocab_size]``, every ``y``, or None where not kept.
     """
 
     tokens: np.ndarray
     draft_ids: np.ndarray
     values: np.ndarray
+    logits: np.ndarray | None = None
 
 
 # --- numbers -------------------------------------------------------------------------------------------------------------
@@ -114,6 +125,13 @@ def combine(base: np.ndarray, correction: np.ndarray, rounding: str = "once") ->
             correction = bf16_to_float(round_to_bf16(correction))
         total = np.add(base, correction, dtype=np.float32)
     return total if rounding == "none" else bf16_to_float(round_to_bf16(total))
+
+
+def selection_keys(y: np.ndarray, temperatures: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """What is compared, float32 ``[walks, V]``: ``y / temperature + noise``, or ``y`` where the temperature ``[walks]`` is 0."""
+    sampled = (temperatures > 0)[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.where(sampled, y / np.where(sampled, temperatures[:, None], np.float32(1)) + noise, y)
 
 
 def select(values: np.ndarray) -> np.ndarray:
@@ -196,51 +214,54 @@ class ExactBf16Projection:
         return rounded
 
 
-def twin_walks(
-    w_q, w_scale, q1, q2, s1, s2, base_bits, anchors, *, vocab_size=None, rounding="once", draft_to_target=None
-) -> TwinWalk:
+def twin_walks(w_q, w_scale, q1, q2, s1, s2, base_bits, anchors, **options) -> TwinWalk:
     """Advance many int8x2 walks together, one matrix product a step and chunk of rows.
 
     :param base_bits: uint16 ``[walks, steps, columns]`` bfloat16 bit patterns, or an iterable of ``[walks, columns]`` a step.
     :param anchors: int64 ``[walks]``, target ids: rows of the latent table.
-    :param vocab_size: logical columns; from there on columns are padding. Default: all rows of ``w_q``.
-    :param draft_to_target: int64 ``[V]``, target id of each row of ``W2``; default: the same ids.
+    :param options: those of :func:`run_walks`.
     :raises BadInput: shapes that do not fit, an anchor or a mapped id outside the latent table, an unknown rounding.
     """
-    projection = Int8x2Projection(w_q, w_scale, q1, q2, s1, s2)
-    return run_walks(projection, base_bits, anchors, vocab_size=vocab_size, rounding=rounding, draft_to_target=draft_to_target)
+    return run_walks(Int8x2Projection(w_q, w_scale, q1, q2, s1, s2), base_bits, anchors, **options)
 
 
-def twin_walk(
-    w_q, w_scale, q1, q2, s1, s2, base_bits, anchor: int, *, vocab_size=None, rounding="once", draft_to_target=None
-) -> TwinWalk:
+def twin_walk(w_q, w_scale, q1, q2, s1, s2, base_bits, anchor: int, **options) -> TwinWalk:
     """One walk: :func:`twin_walks` with ``base_bits`` uint16 ``[steps, columns]`` and one anchor; arrays are ``[steps]``."""
-    walks = twin_walks(
-        w_q, w_scale, q1, q2, s1, s2, np.asarray(base_bits)[None], np.array([anchor]),
-        vocab_size=vocab_size, rounding=rounding, draft_to_target=draft_to_target,
-    )  # fmt: skip
-    return TwinWalk(walks.tokens[0], walks.draft_ids[0], walks.values[0])
+    walks = twin_walks(w_q, w_scale, q1, q2, s1, s2, np.asarray(base_bits)[None], np.array([anchor]), **options)
+    return TwinWalk(walks.tokens[0], walks.draft_ids[0], walks.values[0], None if walks.logits is None else walks.logits[0])
 
 
-def twin_walks_bf16(w2, w1, base_bits, anchors, *, vocab_size=None, rounding="once", draft_to_target=None) -> TwinWalk:
+def twin_walks_bf16(w2, w1, base_bits, anchors, **options) -> TwinWalk:
     """:func:`twin_walks` in bf16 arithmetic, for inputs that are exact in fp32 (:class:`ExactBf16Projection`)."""
-    projection = ExactBf16Projection(w2, w1)
-    return run_walks(projection, base_bits, anchors, vocab_size=vocab_size, rounding=rounding, draft_to_target=draft_to_target)
+    return run_walks(ExactBf16Projection(w2, w1), base_bits, anchors, **options)
 
 
-def run_walks(projection, base_bits, anchors, *, vocab_size=None, rounding="once", draft_to_target=None) -> TwinWalk:
-    """Walks over any projection with ``rows``, ``latent_rows`` and ``corrections``; parameters as :func:`twin_walks`."""
+def run_walks(
+    projection, base_bits, anchors, *, vocab_size=None, rounding="once", draft_to_target=None,
+    temperatures=None, noise=None, rows=None, keep_logits=False,
+) -> TwinWalk:  # fmt: skip
+    """Walks over any projection with ``rows``, ``latent_rows`` and ``corrections``.
+
+    :param vocab_size: logical columns; from there on columns are padding. Default: all rows of ``W2``.
+    :param draft_to_target: int64 ``[V]``, target id of each row of ``W2``; default: the same ids.
+    :param temperatures: float32 ``[walks]``, 0 where a walk is greedy; None: all are.
+    :param noise: ``(key, offset)`` and ``rows``, as :meth:`wts_lab.noise.Sampling.of` takes them.
+    :param keep_logits: return every ``y`` too, rounded to bfloat16 whatever the rounding.
+    """
     previous = np.asarray(anchors, dtype=np.int64)
     vocab_size = projection.rows if vocab_size is None else vocab_size
     targets = check_walk(projection.rows, projection.latent_rows, previous, vocab_size, draft_to_target)
-    tokens, draft_ids, values = [], [], []
-    for bits in _by_step(base_bits):
+    sampling = Sampling.of(len(previous), temperatures, noise, rows)
+    found = []
+    for step, bits in enumerate(_by_step(base_bits)):
         if bits.shape[0] != len(previous) or bits.shape[1] < vocab_size:
             raise BadInput(f"base logits of a step must be [{len(previous)}, at least {vocab_size}]; got {bits.shape}")
-        winner, value = _step(projection, previous, bits, vocab_size, rounding)
+        logits = np.empty((len(previous), vocab_size), dtype=np.uint16) if keep_logits else None
+        winner, value = _step(projection, previous, bits[:, :vocab_size], rounding, _keys_of(sampling, step, vocab_size), logits)
         previous = winner if targets is None else targets[winner]
-        tokens.append(previous), draft_ids.append(winner), values.append(value)
-    return TwinWalk(np.stack(tokens, 1), np.stack(draft_ids, 1), np.stack(values, 1))
+        found.append((previous, winner, value, logits))
+    tokens, draft_ids, values, logits = zip(*found, strict=True)
+    return TwinWalk(np.stack(tokens, 1), np.stack(draft_ids, 1), np.stack(values, 1), np.stack(logits, 1) if keep_logits else None)
 
 
 def check_walk(rows: int, latent_rows: int, anchors: np.ndarray, vocab_size: int, draft_to_target) -> np.ndarray | None:
@@ -267,14 +288,25 @@ def _by_step(base_bits: np.ndarray | Iterable[np.ndarray]) -> Iterator[np.ndarra
     return iter(base_bits)
 
 
-def _step(projection, previous: np.ndarray, bits: np.ndarray, vocab_size: int, rounding: str) -> tuple[np.ndarray, np.ndarray]:
-    """Winner int64 ``[walks]`` and its value float32 ``[walks]``, keeping the best over chunks of rows."""
+def _keys_of(sampling: Sampling | None, step: int, vocab_size: int) -> Callable[[np.ndarray, slice], np.ndarray]:
+    """What turns the ``y`` of a slice of rows into keys, in one step of the walks."""
+    if sampling is None:
+        return lambda y, rows: y
+    noise = sampling.noise_numpy(step, vocab_size)
+    return lambda y, rows: selection_keys(y, sampling.temperatures, noise[:, rows])
+
+
+def _step(projection, previous: np.ndarray, bits: np.ndarray, rounding: str, keys_of, logits) -> tuple[np.ndarray, np.ndarray]:
+    """Winner int64 ``[walks]`` and its key float32 ``[walks]``, keeping the best over chunks of rows; ``y`` goes to ``logits``."""
     walks = np.arange(len(previous))
-    best_key = np.zeros(len(previous), dtype=np.uint32)  # below the key of every value
+    best_key = np.zeros(len(previous), dtype=np.uint32)  # below the order of every value
     best_index, best_value = np.zeros(len(previous), dtype=np.int64), np.zeros(len(previous), dtype=np.float32)
-    for start in range(0, vocab_size, CHUNK_ROWS):
-        rows = slice(start, min(start + CHUNK_ROWS, vocab_size))
-        values = combine(bf16_to_float(bits[:, rows]), projection.corrections(previous, rows), rounding)
+    for start in range(0, bits.shape[1], CHUNK_ROWS):
+        rows = slice(start, min(start + CHUNK_ROWS, bits.shape[1]))
+        y = combine(bf16_to_float(bits[:, rows]), projection.corrections(previous, rows), rounding)
+        if logits is not None:
+            logits[:, rows] = round_to_bf16(y)
+        values = keys_of(y, rows)
         keys = ordered_value(values)
         index = np.argmax(keys, axis=1)  # the first of equals
         better = keys[walks, index] > best_key  # strictly: an earlier chunk keeps a tie

@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 
 from cost_model.errors import BadInput
 from wts_lab import reference
+from wts_lab.noise import philox
 from wts_lab.reference import ordered_value, pack_word, round_to_bf16, select, twin_walk, twin_walks, unpack_word
 
 any_float = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -185,6 +186,70 @@ def test_batched_walks_chunks_and_iterators_agree_with_single_walks(small_inputs
         assert np.array_equal(twin_walk(*head, base_bits[walk], int(anchor)).tokens, walks.tokens[walk])
 
 
+# --- sampling
+
+
+def scalar_key(y: np.float32, temperature: float, key: int, counter: list[int], word: int) -> np.float32:
+    """y / T - log(-log1p(-u)) one fp32 number at a time, from the words of one Philox block."""
+    bits = philox(key, np.array(counter, np.uint32))[word]
+    uniform = (np.float32(bits) + np.float32(0.5)) * np.float32(2.0**-32)
+    exponential = np.float32(-math.log1p(-float(uniform)))
+    return np.float32(np.float32(y / np.float32(temperature)) - np.float32(math.log(float(exponential))))
+
+
+@pytest.mark.parametrize("rounding", ["once", "twice", "none"])
+def test_sampled_walks_equal_scalars_and_greedy_ones_are_untouched(small_inputs, rounding):
+    head, base_bits, anchors = small_inputs
+    temperatures, key, offsets, rows = np.float32([0.7, 0.0, 1.0, 2.5]), 0xABCDEF0123456789, np.array([5, 6, 7, 2**33 + 8]), [3, 2, 1, 0]
+    options = {"rounding": rounding, "keep_logits": True}
+    greedy = twin_walks(*head, base_bits, anchors, **options)
+    walks = twin_walks(*head, base_bits, anchors, temperatures=temperatures, noise=(key, offsets), rows=rows, **options)
+    assert np.array_equal(walks.tokens[1], greedy.tokens[1]) and np.array_equal(walks.logits[1], greedy.logits[1])
+    projection = reference.Int8x2Projection(*head)
+    for walk in (0, 2, 3):
+        previous = anchors[walk]
+        for step in range(5):
+            base = reference.bf16_to_float(base_bits[walk, step, :50])
+            y = reference.combine(base, projection.corrections(np.array([previous]), slice(0, 50))[0], rounding)
+            assert np.array_equal(walks.logits[walk, step], round_to_bf16(y))
+            keys = [
+                scalar_key(y[n], temperatures[walk], key, [n // 4, rows[walk], step, offsets[walk] % 2**32], n % 4) for n in range(50)
+            ]
+            assert walks.tokens[walk, step] == int(np.argmax(keys)) and walks.values[walk, step] == max(keys)
+            previous = walks.tokens[walk, step]
+
+
+def test_kept_logits_of_a_greedy_walk_hold_its_values(small_inputs):
+    head, base_bits, anchors = small_inputs
+    walks = twin_walks(*head, base_bits, anchors, vocab_size=45, keep_logits=True)
+    assert walks.logits.shape == (4, 5, 45)
+    kept = np.take_along_axis(reference.bf16_to_float(walks.logits), walks.draft_ids[..., None], axis=2)[..., 0]
+    assert np.array_equal(kept, walks.values) and np.array_equal(walks.logits.argmax(2) < 45, np.ones((4, 5), bool))
+    single = twin_walk(*head, base_bits[2], int(anchors[2]), vocab_size=45, keep_logits=True)
+    assert np.array_equal(single.logits, walks.logits[2])
+    assert twin_walks(*head, base_bits, anchors).logits is None
+
+
+def test_nan_wins_over_noise_and_minus_infinity_never_does():
+    y = np.float32([[-np.inf, 0.0, np.nan, np.nan], [-np.inf, -np.inf, 3.0, -np.inf]])
+    keys = reference.selection_keys(y, np.float32([1.0, 1.0]), np.float32([[9.0, 9.0, -9.0, 9.0], [9.0, 9.0, -np.inf, 9.0]]))
+    assert select(keys).tolist() == [2, 0] and np.isnan(keys[0, 2])
+
+
+def test_sampled_tokens_follow_the_softmax():
+    """10,000 walks of one step, of offsets 0 to 9,999, against softmax(y / T): a chi-square test at one in ten thousand."""
+    stats = pytest.importorskip("scipy.stats", reason="needs SciPy")
+    y, walks, temperature = np.float32([0.5, -1, 2, 0, 1.5, -0.25, 1, -2, 0.75]), 10_000, np.float32(1.3)
+    nothing = (np.zeros((9, 32), np.int8), np.zeros(9, np.float32), *(np.zeros((9, 32), np.int8),) * 2, *(np.zeros(9, np.float32),) * 2)
+    found = twin_walks(
+        *nothing, np.broadcast_to(round_to_bf16(y), (walks, 1, 9)), np.zeros(walks, np.int64),
+        temperatures=np.full(walks, temperature), noise=(17, np.arange(walks)),
+    )  # fmt: skip
+    weights = np.exp(y.astype(np.float64) / temperature)
+    expected = weights / weights.sum() * walks
+    assert stats.chisquare(np.bincount(found.tokens[:, 0], minlength=9), expected).pvalue > 1e-4
+
+
 def test_padded_columns_are_never_chosen(small_inputs):
     head, base_bits, anchors = small_inputs
     for value in (1e4, math.inf, math.nan):
@@ -226,6 +291,8 @@ def test_exact_bf16_twin_computes_the_product_itself():
         ({"draft_to_target": np.arange(10)}, "needs a latent"),
         ({"base_bits": np.zeros((4, 5, 30), np.uint16)}, "at least 50"),
         ({"base_bits": np.zeros((4, 5, 60), np.float32)}, "uint16"),
+        ({"temperatures": [1.0]}, r"temperatures must be \[4\]"),
+        ({"temperatures": np.ones(4)}, "needs noise"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(small_inputs, change, message):

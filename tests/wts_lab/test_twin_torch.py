@@ -10,17 +10,18 @@ from hypothesis import given, strategies as st  # noqa: E402
 
 from cost_model.errors import BadInput  # noqa: E402
 from wts_lab import reference, twin_torch  # noqa: E402
+from wts_lab.noise import Sampling  # noqa: E402
 from wts_lab.planting import Layout, plant  # noqa: E402
 from wts_lab.reference import round_to_bf16, twin_walks, twin_walks_bf16  # noqa: E402
 
 AWKWARD = np.array([0x7FC0, 0xFFC0, 0x7F80, 0xFF80, 0x8000, 0x0000, 0x4280], dtype=np.uint16)
 
 
-def random_inputs(seed: int, vocab: int, rank: int, walks: int, steps: int):
+def random_inputs(seed: int, vocab: int, rank: int, walks: int, steps: int, awkward_share: float = 0.02):
     rng = np.random.default_rng(seed)
     head = (*reference.twin_quantize_rows(rng.normal(size=(vocab, rank))), *reference.twin_quantize_latents(rng.normal(size=(vocab, rank))))
     bits = round_to_bf16(rng.normal(size=(walks, steps, vocab + 2)).astype(np.float32))
-    awkward = rng.random(bits.shape) < 0.02
+    awkward = rng.random(bits.shape) < awkward_share
     bits[awkward] = rng.choice(AWKWARD, awkward.sum())
     return head, bits, rng.integers(vocab, size=walks)
 
@@ -59,6 +60,52 @@ def test_exact_bf16_equals_the_numpy_twin():
     with pytest.raises(BadInput, match="not an fp32 number"):
         inexact = [torch.randn(60, 64, dtype=torch.float64) for _ in range(2)]
         reference.twin_walks_bf16_torch(*inexact, torch.from_numpy(bits).view(torch.bfloat16), torch.from_numpy(anchors))
+
+
+@pytest.mark.parametrize("rounding", ["once", "twice", "none"])
+@pytest.mark.parametrize("seed", range(5))
+def test_mixed_sampled_walks_equal_the_numpy_twin(seed, rounding, monkeypatch):
+    """Fixed seeds, where no two keys tie within the few units in the last place that the logarithms may differ by."""
+    head, bits, anchors = random_inputs(seed, 3000, 64, walks=5, steps=4, awkward_share=1e-4)
+    rng = np.random.default_rng(seed)
+    options = {
+        "rounding": rounding, "vocab_size": 2990, "keep_logits": True, "draft_to_target": rng.permutation(3000),
+        "temperatures": np.float32([0, 0.7, 1, 1.3, 0]), "noise": (-5 - seed, rng.integers(1 << 40, size=5)), "rows": np.arange(5),
+    }  # fmt: skip
+    expected = twin_walks(*head, bits, anchors, **options)
+    monkeypatch.setattr(twin_torch, "CHUNK_ELEMENTS", 1)
+    base = torch.from_numpy(bits).view(torch.bfloat16)
+    found = twin_torch.twin_walks_torch(*map(torch.from_numpy, head), base, torch.from_numpy(anchors), **options)
+    assert np.array_equal(found.tokens.numpy(), expected.tokens) and np.array_equal(found.draft_ids.numpy(), expected.draft_ids)
+    assert np.array_equal(found.logits.view(torch.uint16).numpy(), expected.logits)
+    np.testing.assert_allclose(found.values.numpy(), expected.values, rtol=1e-6)
+
+
+def test_a_step_of_given_latents_is_the_step_of_their_table():
+    head, bits, anchors = random_inputs(3, 500, 32, walks=4, steps=1, awkward_share=0)
+    w_q, w_scale, *table = map(torch.from_numpy, head)
+    base, tokens = torch.from_numpy(bits).view(torch.bfloat16)[:, 0], torch.from_numpy(anchors)
+    matrix, latents = twin_torch.Int8x2Matrix(w_q, w_scale), tuple(part[tokens] for part in table)
+    sampling = Sampling.of(4, torch.tensor([0.0, 1.0, 0.5, 2.0]), (7, 8), rows=torch.arange(4))
+    noise = sampling.noise(0, 450, "cpu")
+    ids, keys, y = twin_torch.select_step(
+        matrix, latents, base, vocab_size=450, rounding="twice", temperatures=torch.from_numpy(sampling.temperatures), noise_rows=noise
+    )
+    walks = twin_torch.twin_walks_torch(
+        *map(torch.from_numpy, head), base[:, None], tokens, vocab_size=450, rounding="twice",
+        temperatures=sampling.temperatures, noise=(7, 8), rows=torch.arange(4), keep_logits=True,
+    )  # fmt: skip
+    assert torch.equal(ids, walks.draft_ids[:, 0]) and torch.equal(keys, walks.values[:, 0])
+    assert torch.equal(y.view(torch.int16), walks.logits[:, 0].view(torch.int16))
+    rows = torch.arange(4)
+    by_hand = y.float()[rows, ids] / torch.tensor([1.0, 1.0, 0.5, 2.0]) + noise[rows, ids] * torch.tensor([0.0, 1.0, 1.0, 1.0])
+    assert torch.equal(keys, by_hand)
+
+
+def test_a_step_without_latents_chooses_from_the_base():
+    base = torch.tensor([[0.5, 2.0, 2.0, 9.0], [-1.0, -2.0, -0.5, 9.0]], dtype=torch.bfloat16)
+    ids, keys, y = twin_torch.select_step(twin_torch.ExactBf16Matrix(torch.zeros(4, 32)), None, base, vocab_size=3)
+    assert ids.tolist() == [1, 2] and keys.tolist() == [2.0, -0.5] and torch.equal(y, base[:, :3])
 
 
 @pytest.mark.parametrize("precision", ["int8x2", "bf16"])
