@@ -12,6 +12,11 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the caller say where an unpacked wheel of SGLang lies."""
+    parser.addoption("--sglang-root", type=Path, help="folder of an unpacked sglang wheel, to compare with; default: the installed sglang")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give hypothesis no deadline (shared machines stall), and fixed examples where CI runs."""
     try:
@@ -60,3 +65,19 @@ def missing_for_browser_tests() -> str | None:
 def repository() -> Path:
     """Root of the checkout."""
     return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def sglang_root(request: pytest.FixtureRequest) -> Path | None:
+    """Where SGLang's steps come from (None: the installed distribution); skips where there are none."""
+    pytest.importorskip("torch", reason="needs torch")
+    from wts_lab.engines.sglang import load_step_kernels
+
+    root = request.config.getoption("--sglang-root")
+    try:
+        load_step_kernels(root)
+    except ValueError as missing:
+        if root is not None:
+            raise
+        pytest.skip(f"{missing} (--sglang-root)")
+    return root
