@@ -1,11 +1,12 @@
-"""The GPU side of a measurement: inputs, prepared walks, their correctness, and what precedes each timed call.
+"""The GPU side of a measurement: prepared walks, their correctness, and what precedes each timed call.
 
-`bench.py` decides what is timed and when; this module is everything of it that needs a device, kept thin. A
-:class:`GpuBench` prepares one :class:`Subject` a case; the cases of a group share weights and inputs.
+`bench.py` decides what is timed and when, `bench_inputs.py` makes weights and inputs; this module is the rest that needs a device,
+kept thin. A :class:`GpuBench` prepares one :class:`Subject` a case; the cases of a group share weights and inputs.
 
-Correctness. On the timed weights, an int8x2 walk must equal the twin in every token, for every walk length and several fresh
-inputs. A bf16 walk has no exact twin on arbitrary weights, since the order of its sums is free; it is compared with the
-twin on weights whose sums are exact in fp32 (small integers / 8), through the same kernel, placement and shape.
+Correctness. On the timed weights, an int8x2 walk must equal the twin in every token and every kept logit, for every walk length and
+several fresh inputs. A bf16 walk has no exact twin on arbitrary weights, since the order of its sums is free; that of a Markov head is
+compared on weights whose sums are exact, through the same kernel, placement and shape. Another head's bf16 walk and an engine's path
+have no twin: they are compared with the bf16 reference alone. A probe repeats a part of a step; its tokens mean nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wts_lab.bench_plan import WalkCase, exchange_name, exchange_replicas
+from cost_model.measurement import NO_PROBE
+from cost_model.workload import ENGINE, REFERENCE
+from wts_lab.bench_inputs import GroupInputs, checked_draws
+from wts_lab.bench_plan import ENGINE_PATHS, WalkCase, exchange_name, exchange_replicas
 from wts_lab.nvml import ClockReading, NvmlDevice
 from wts_lab.timing import CudaQueue, GateTimer
 
@@ -23,22 +27,42 @@ if TYPE_CHECKING:
     from cost_model.gpu import Gpu
     from wts_lab.abi import WalkSpec
 
-CHECKED_DRAWS = 4
-"""Fresh inputs on which each case is compared with the twin; each is walked at every walk length."""
-
 FLUSH_FACTOR = 2.5
 """The flush writes, then reads, this many times the L2, each in a buffer of its own."""
 
-EXACT_STEP = 8
-"""Exact weights are whole numbers of at most this size, divided by it: products and sums of 512 are exact in fp32."""
+USUAL = {"max_batch": 1, "rounding": "once", "sampling": False, "probe": NO_PROBE}
+"""What a fused walk is unless asked otherwise."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shares of equal tokens, 0 to 1; ``None`` where there is nothing to compare with. Columns of the same names."""
+    """Shares of equal elements, 0 to 1; ``None`` where there is nothing to compare with.
 
-    tokens_match: float | None
-    tokens_agree_reference: float | None
+    Attributes:
+        tokens_match: of tokens with the twin's; the column of that name.
+        tokens_agree_reference: of steps with the bf16 reference's, given its history; the column of that name.
+        logits_match: of kept logits with the twin's.
+    """
+
+    tokens_match: float | None = None
+    tokens_agree_reference: float | None = None
+    logits_match: float | None = None
+
+
+@dataclass
+class _Tally:
+    """Elements compared and equal, over many tensors."""
+
+    equal: int = 0
+    compared: int = 0
+
+    def add(self, got: Any, wanted: Any) -> None:
+        self.equal += int((got == wanted).sum())
+        self.compared += wanted.numel()
+
+    @property
+    def share(self) -> float | None:
+        return self.equal / self.compared if self.compared else None
 
 
 class Flusher:
@@ -63,72 +87,34 @@ class Flusher:
         self._torch.sum(self._read, dim=0, out=self._sum)
 
 
+def walk_options(case: WalkCase) -> dict[str, Any]:
+    """What a fused case asks of :class:`wts_lab.walk.Walk` and of ``plan_walk``; the usual is left to them."""
+    asked = {"max_batch": case.batch, "rounding": case.rounding, "sampling": case.temperature > 0, "probe": case.probe}
+    options = {"mode": case.mode, "precision": case.precision, "placement": case.placement}
+    options |= {name: value for name, value in asked.items() if value != USUAL[name]}
+    return options | ({} if case.exchange is None else {"replicas": exchange_replicas(case.exchange)})
+
+
 def walk_spec(case: WalkCase, gpu: Gpu) -> WalkSpec:
     """The instantiation that a fused case runs on a GPU; raises as :func:`wts_lab.walk.plan_walk`."""
-    from wts_lab.walk import EXCHANGE_REPLICAS, plan_walk
+    from wts_lab.walk import plan_walk
 
-    replicas = EXCHANGE_REPLICAS if case.exchange is None else exchange_replicas(case.exchange)
-    return plan_walk(
-        gpu, case.head, mode=case.mode, precision=case.precision, placement=case.placement, replicas=replicas
-    ).spec
+    return plan_walk(gpu, case.head, **walk_options(case)).spec
 
 
-class GroupInputs:
-    """Weights and inputs of one group: a random head, base logits bf16 ``[B, steps, V]``, anchors int64 ``[B]``.
+def make_walk(case: WalkCase, head: Any, steps: int, engine_root: str | None = None) -> Any:
+    """The walk of a case over a head, for up to that many steps; raises what its class raises."""
+    if case.implementation == REFERENCE:
+        from wts_lab.stepwise import StepwiseWalk
 
-    Base logits and corrections both have a standard deviation near 1, so both decide the tokens.
-    """
+        return StepwiseWalk(head, rounding=case.rounding)
+    if case.implementation == ENGINE:
+        from wts_lab.engines.sglang import SglangWalk
 
-    def __init__(self, case: WalkCase, max_steps: int, seed: int, device: Any) -> None:
-        import torch
+        return SglangWalk(head, path=ENGINE_PATHS[case.variant][0], root=engine_root)
+    from wts_lab.walk import Walk
 
-        from wts_lab.heads import MarkovHead
-
-        shape = case.head
-        self._torch = torch
-        self._generator = torch.Generator(device=device).manual_seed(seed)
-        self._codes: tuple | None = None
-        self._expected: dict[str, Any] = {}
-        self.head = MarkovHead.random(
-            shape.vocab_size, shape.rank, target_vocab_size=shape.target_vocab_size,
-            padded_vocab_size=shape.padded_vocab_size, seed=seed % (1 << 31), device=device,
-        )
-        columns = (case.batch, max_steps, shape.vocab_size)
-        self.source = torch.empty(columns, dtype=torch.bfloat16, device=device)
-        self.base = torch.empty_like(self.source)
-        self.anchor = torch.empty(case.batch, dtype=torch.int64, device=device)
-        self.draw()
-
-    def draw(self) -> None:
-        """Fresh base logits and anchors, in place."""
-        self.source.normal_(generator=self._generator)
-        self.base.copy_(self.source)
-        self.anchor.random_(0, self.head.target_vocab_size, generator=self._generator)
-        self._expected.clear()
-
-    def expected_int8x2(self, rounding: str) -> Any:
-        """Tokens int64 ``[B, steps]`` of the int8x2 twin on the present inputs."""
-        from wts_lab.quantize import quantize_latents, quantize_rows
-        from wts_lab.twin_torch import twin_walks_torch
-
-        if self._codes is None:
-            matrix, table = self.head.markov_w2.weight, self.head.markov_w1.weight
-            self._codes = (*quantize_rows(matrix), *quantize_latents(table))
-        if rounding not in self._expected:
-            walk = twin_walks_torch(*self._codes, self.base, self.anchor, vocab_size=self.head.vocab_size, rounding=rounding)
-            self._expected[rounding] = walk.tokens
-        return self._expected[rounding]
-
-    def exact_head(self) -> Any:
-        """A head of the same shape whose bf16 products and sums are exact in fp32."""
-        from wts_lab.heads import MarkovHead
-
-        def whole(rows: int) -> Any:
-            shape = (rows, self.head.rank)
-            numbers = self._torch.randint(-EXACT_STEP, EXACT_STEP + 1, shape, generator=self._generator, device=self.base.device)
-            return (numbers / EXACT_STEP).to(self._torch.bfloat16)
-
-        return MarkovHead(whole(self.head.target_vocab_size), whole(self.head.padded_vocab_size), vocab_size=self.head.vocab_size)
+    return Walk(head, steps=steps, **walk_options(case))
 
 
 Capture = Callable[[Callable[[], Any]], Callable[[], None]]
@@ -156,58 +142,70 @@ class Subject:
     """One case, prepared: captured in a CUDA graph for each walk length, checked, ready to be timed."""
 
     def __init__(
-        self, case: WalkCase, inputs: GroupInputs, steps: Sequence[int], flush: Callable[[], None], capture: Capture
-    ) -> None:
+        self, case: WalkCase, inputs: GroupInputs, steps: Sequence[int], flush: Callable[[], None], capture: Capture,
+        engine_root: str | None = None,
+    ) -> None:  # fmt: skip
         self._case, self._inputs, self._flush = case, inputs, flush
+        self._longest, self._engine_root = max(steps), engine_root
         self._walk = self._make(inputs.head)
         self._replays: dict[int, Callable[[], None]] = {}
         self._tokens: dict[int, Any] = {}
         self._seen: dict[int, Any] = {}
         for length in sorted(steps, reverse=True):
-            base = inputs.base[:, :length]
+            positions = case.positions(length)
+            base = inputs.base[:, :positions]
             tokens = self._tokens[length] = inputs.anchor.new_empty(base.shape[:2])
-            self._replays[length] = capture(partial(self._walk, base, inputs.anchor, tokens_out=tokens))
+            options = inputs.options(case, positions)
+            self._replays[length] = capture(partial(self._walk, base, inputs.anchor, tokens_out=tokens, **options))
 
     def call(self, steps: int) -> Callable[[], None]:
         """What is timed: one replay of the graph of that walk length."""
         return self._replays[steps]
 
     def before(self, steps: int, l2_state: str) -> Callable[[], None] | None:
-        """What precedes each call, untimed: nothing when warm, the flush when cold, and when serving the flush followed
-        by writing the base logits, so that they are the only thing in L2."""
+        """What precedes each call, untimed: nothing when warm, the flush when cold, and when serving the flush followed by
+        writing the hidden vectors and base logits, so that they are the only things in L2."""
         if l2_state == "warm":
             return None
         if l2_state == "cold":
             return self._flush
-        base, source = self._inputs.base[:, :steps], self._inputs.source[:, :steps]
+        positions = self._case.positions(steps)
 
         def serve() -> None:
             self._flush()
-            base.copy_(source)
+            self._inputs.write(positions)
 
         return serve
 
     def check(self) -> Agreement:
-        """Compare tokens with the twin and with the bf16 reference; see the module docstring."""
-        from wts_lab.stepwise import StepwiseWalk, teacher_forced_agreement
-
-        match = self._match_on_timed_weights() if self._case.precision == "int8x2" else self._match_on_exact_weights()
-        inputs = self._inputs
+        """Compare with the twin and with the bf16 reference; see the module docstring."""
+        case, tokens, logits, agree = self._case, _Tally(), _Tally(), None
+        if case.probe != NO_PROBE:
+            self._replay_all()
+        elif case.fused and case.precision == "int8x2":
+            self._match_on_timed_weights(tokens, logits)
+        elif case.implementation != ENGINE and case.head.kind == "markov":
+            self._match_on_exact_weights(tokens, logits)
         self._raise_reports()
-        reference = StepwiseWalk(inputs.head)(inputs.base, inputs.anchor)
-        agree = teacher_forced_agreement(self._walk, reference, inputs.base, inputs.anchor, max_batch=self._case.batch)
-        return Agreement(match, agree)
+        if case.probe == NO_PROBE:
+            agree = self._agree_with_reference()
+        self._inputs.end_check()
+        return Agreement(tokens.share, agree, logits.share)
 
     def settle(self) -> None:
         """Remember the tokens on the group's present inputs; called once no case will draw fresh ones any more."""
         self._replay_all()
-        self._seen = {length: tokens.clone() for length, tokens in self._tokens.items()}
+        self._inputs.end_check()
+        self._seen = {} if self._case.probe != NO_PROBE else {length: tokens.clone() for length, tokens in self._tokens.items()}
 
     def recheck(self) -> float:
         """Share of tokens, over all walk lengths, that replays after the timing still give; raises what the walk reports."""
         self._replay_all()
         self._raise_reports()
-        return self._share([(self._tokens[length], seen) for length, seen in self._seen.items()])
+        tally = _Tally()
+        for length, seen in self._seen.items():
+            tally.add(self._tokens[length], seen)
+        return 1.0 if tally.share is None else tally.share
 
     def facts(self) -> dict[str, Any]:
         """Columns that only the built walk knows."""
@@ -224,71 +222,81 @@ class Subject:
 
     def _make(self, head: Any) -> Any:
         """The walk of this case over a head."""
-        case = self._case
-        if case.implementation == "torch-stepwise":
-            from wts_lab.stepwise import StepwiseWalk
+        return make_walk(self._case, head, self._longest, self._engine_root)
 
-            return StepwiseWalk(head, rounding=case.rounding)
-        from wts_lab.walk import Walk
-
-        extra = {} if case.exchange is None else {"replicas": exchange_replicas(case.exchange)}
-        return Walk(
-            head, steps=self._inputs.base.shape[1], max_batch=case.batch, mode=case.mode, precision=case.precision,
-            placement=case.placement, rounding=case.rounding, **extra,
-        )
+    def _replay(self, length: int) -> Any:
+        """Replay a walk length once over poisoned outputs; returns its tokens."""
+        self._inputs.begin_check()
+        self._tokens[length].fill_(-1)
+        if self._case.logits_kept:
+            self._inputs.logits.fill_(float("nan"))
+        self._replays[length]()
+        return self._tokens[length]
 
     def _replay_all(self) -> None:
-        """Replay every walk length once over poisoned output."""
-        for length, replay in self._replays.items():
-            self._tokens[length].fill_(-1)
-            replay()
+        """Replay every walk length once."""
+        for length in self._replays:
+            self._replay(length)
 
     def _raise_reports(self) -> None:
         """Wait, and raise what only the device could see: a stall, or an anchor out of range."""
         if hasattr(self._walk, "check"):
             self._walk.check()
 
-    def _match_on_timed_weights(self) -> float:
-        """Share equal to the int8x2 twin over all walk lengths and several fresh inputs."""
-        pairs = []
-        for _ in range(CHECKED_DRAWS):
+    def _match_on_timed_weights(self, tokens: _Tally, logits: _Tally) -> None:
+        """Count what equals the int8x2 twin over all walk lengths and several fresh inputs."""
+        for _ in range(checked_draws(self._case.batch)):
             self._inputs.draw()
-            expected = self._inputs.expected_int8x2(self._case.rounding)
-            self._replay_all()
-            pairs += [(tokens.clone(), expected[:, :length]) for length, tokens in self._tokens.items()]
-        return self._share(pairs)
+            for length in self._replays:
+                positions = self._case.positions(length)
+                tokens_now, expected = self._replay(length), self._inputs.expected(self._case, positions)
+                tokens.add(tokens_now, expected.tokens[:, :positions])
+                if self._case.logits_kept:
+                    logits.add(self._inputs.logits[:, :positions], expected.logits[:, :positions])
 
-    def _match_on_exact_weights(self) -> float:
-        """Share equal to the bf16 twin on weights for which it is exact, over several fresh inputs."""
-        from wts_lab.twin_torch import twin_walks_bf16_torch
-
-        head = self._inputs.exact_head()
+    def _match_on_exact_weights(self, tokens: _Tally, logits: _Tally) -> None:
+        """Count what equals the bf16 twin on weights for which it is exact, over several fresh inputs."""
+        inputs, head = self._inputs, self._inputs.exact_head()
         walk = self._make(head)
-        pairs = []
-        for _ in range(CHECKED_DRAWS):
-            self._inputs.draw()
-            base, anchor = self._inputs.base, self._inputs.anchor
-            twin = twin_walks_bf16_torch(
-                head.markov_w2.weight, head.markov_w1.weight, base, anchor, vocab_size=head.vocab_size, rounding=self._case.rounding
-            )
-            pairs.append((walk(base, anchor).clone(), twin.tokens))
-        return self._share(pairs)
+        for _ in range(checked_draws(self._case.batch)):
+            inputs.draw()
+            inputs.begin_check()
+            tokens_now = walk(inputs.base, inputs.anchor, **inputs.options(self._case))
+            expected = inputs.expected_exact(self._case, head)
+            tokens.add(tokens_now, expected.tokens)
+            if self._case.logits_kept:
+                logits.add(inputs.logits, expected.logits)
 
-    @staticmethod
-    def _share(pairs: Sequence[tuple[Any, Any]]) -> float:
-        """Equal elements over all elements of pairs of tensors."""
-        equal = sum(int((got == wanted).sum()) for got, wanted in pairs)
-        return equal / sum(wanted.numel() for _, wanted in pairs)
+    def _agree_with_reference(self) -> float:
+        """Share of steps in which the walk chooses as the bf16 reference, with the same noise where it samples."""
+        from wts_lab.stepwise import StepwiseWalk, teacher_forced_agreement
+
+        inputs, head = self._inputs, self._inputs.head
+        sampling = {} if inputs.noise is None else {"temperatures": inputs.temperatures, "noise": inputs.noise}
+
+        def choose(walk: Any, base: Any, anchor: Any, **hidden: Any) -> Any:
+            inputs.begin_check()
+            return walk(base, anchor, **sampling, **hidden)
+
+        hidden = {} if inputs.hidden is None else {"hidden": inputs.hidden}
+        reference = choose(StepwiseWalk(head), inputs.base, inputs.anchor, **hidden)
+        return teacher_forced_agreement(
+            partial(choose, self._walk), reference, inputs.base, inputs.anchor, first_step=head.first_step, max_batch=self._case.batch, **hidden
+        )
 
 
 class GpuBench:
     """One CUDA device as a place to measure: prepares cases, times calls, reads clocks.
 
+    Args:
+        device: its number.
+        engine_root: folder of the engine's unpacked files, for cases that run it.
+
     Raises:
         RuntimeError: torch sees no CUDA device.
     """
 
-    def __init__(self, device: int = 0) -> None:
+    def __init__(self, device: int = 0, engine_root: str | None = None) -> None:
         import torch
 
         if not torch.cuda.is_available():
@@ -300,6 +308,7 @@ class GpuBench:
         self._device = torch.device("cuda", device)
         uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
         self._nvml = NvmlDevice.open(None if uuid is None else str(uuid), device)
+        self._engine_root = engine_root
         self._flush: Flusher | None = None
         self._built: set[Any] = set()
         self.timer = GateTimer(CudaQueue(device))
@@ -317,7 +326,7 @@ class GpuBench:
         from wts_lab.walk import device_arch, device_gpu
 
         gpu, arch = device_gpu(self._device), device_arch(self._device)
-        specs = {walk_spec(case, gpu) for case in cases if case.implementation == "wts"} - self._built
+        specs = {walk_spec(case, gpu) for case in cases if case.fused} - self._built
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(lambda spec: build_walk(spec, arch), sorted(specs, key=lambda spec: spec.name())))
         self._built |= specs
@@ -326,8 +335,8 @@ class GpuBench:
         """Build, upload and capture the cases of one group over shared inputs."""
         if self._flush is None:
             self._flush = Flusher(self._device)
-        inputs = GroupInputs(cases[0], max(steps), seed, self._device)
-        return [Subject(case, inputs, steps, self._flush, capture_graph) for case in cases]
+        inputs = GroupInputs(cases, max(steps), seed, self._device)
+        return [Subject(case, inputs, steps, self._flush, capture_graph, self._engine_root) for case in cases]
 
     def clocks(self) -> ClockReading:
         """Clock and throttle reasons now."""

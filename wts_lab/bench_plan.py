@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from random import Random
@@ -17,16 +18,23 @@ from typing import Any
 
 from cost_model.errors import BadInput
 from cost_model.head import Head
+from cost_model.measurement import NO_PROBE
 from cost_model.placement import Placement
-from cost_model.workload import L2_STATES, MODES, PRECISIONS, ROUNDINGS, require_whole, require_word
+from cost_model.workload import ENGINE, L2_STATES, MAX_BATCH, MODES, OURS, PRECISIONS, REFERENCE, ROUNDINGS, require_whole, require_word
 
-IMPLEMENTATIONS = ("wts", "torch-stepwise")
-"""What this package can launch itself; engines' own paths are recorded elsewhere."""
+IMPLEMENTATIONS = (OURS, REFERENCE, ENGINE)
+"""What can be launched here; an engine's own paths need its unpacked files (`RunPlan.engine_root`)."""
+
+ENGINE_PATHS = {"MarkovGreedyStep": ("greedy", "none"), "MarkovSampleStep": ("sample", "twice")}
+"""The engine's kernels, which name its variants, each with its path in `engines.sglang` and how it rounds logits."""
+
+PARTS = ("fixed_latent", "exchange", "state")
+"""Probes of the walk kernel that repeat one part of a step: products and selection, the exchange, the state update."""
 
 DEFAULT_REPEATS = 100
 DEFAULT_PROCESSES = 3
 DEFAULT_ROUNDS = 4
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -34,16 +42,18 @@ class WalkCase:
     """One implementation on one head.
 
     Attributes:
-        implementation: ``wts`` (the fused walk) or ``torch-stepwise`` (the reference, graph-replayed).
-        variant: names the path within the implementation, free text.
-        mode: ``resident`` or ``streaming`` for ``wts``, ``stepwise`` for ``torch-stepwise``.
-        precision: ``int8x2`` or ``bf16``; the reference is bf16.
-        head: shape of the head; Markov.
-        batch: rows walked together.
+        implementation: ``wts`` (the fused walk), ``torch-stepwise`` (the reference) or the engine (both graph-replayed).
+        variant: the path within the implementation: one of ENGINE_PATHS for the engine, else free text.
+        mode: ``resident`` or ``streaming`` for ``wts``, ``stepwise`` for the others.
+        precision: ``int8x2`` or ``bf16``; stepwise walks are bf16, and so are fused ones of Markov heads where asked.
+        head: shape of the head.
+        batch: rows walked together, 1 to 32.
         placement: placement to build; ``None`` for the planner's.
         exchange: how the blocks agree, ``slots-x<replicas>``; ``None`` for the walk's own default.
         rounding: ``once``, ``twice`` or ``none``; the reference rounds ``twice`` unless told otherwise.
-        temperature: 0, greedy.
+        temperature: of every row; 0 is greedy.
+        logits_kept: whether the step logits are stored too.
+        probe: ``none``, or the one of PARTS that is repeated in place of whole steps.
 
     Raises:
         BadInput: a field, or a combination of them, that cannot be measured.
@@ -59,33 +69,85 @@ class WalkCase:
     exchange: str | None = None
     rounding: str = "once"
     temperature: float = 0.0
+    logits_kept: bool = False
+    probe: str = NO_PROBE
 
     def __post_init__(self) -> None:
         require_word("implementation", self.implementation, IMPLEMENTATIONS)
         require_word("mode", self.mode, MODES)
         require_word("precision", self.precision, PRECISIONS)
         require_word("rounding", self.rounding, ROUNDINGS)
-        require_whole("batch", self.batch, 1, None)
+        require_word("probe", self.probe, (NO_PROBE, *PARTS))
+        require_whole("batch", self.batch, 1, MAX_BATCH)
         if self.exchange is not None:
             exchange_replicas(self.exchange)
-        if (self.implementation == "torch-stepwise") != (self.mode == "stepwise"):
-            raise BadInput(
-                f"{self.implementation} cannot run {self.mode}; torch-stepwise runs stepwise, wts runs streaming and resident"
-            )
-        if self.mode == "stepwise" and (self.precision != "bf16" or self.placement is not None):
-            raise BadInput("torch-stepwise walks in bf16 and has no placement; leave precision at bf16 and placement out")
-        if self.mode == "resident" and self.precision != "int8x2":
-            raise BadInput(f"resident walks are built in int8x2, not in {self.precision}; choose streaming for bf16")
-        if self.head.kind != "markov":
-            raise BadInput(f"the head is {self.head.kind}; only markov heads can be measured yet")
-        if self.temperature != 0:
-            raise BadInput(f"temperature is {self.temperature}; only greedy walks (0) can be measured yet")
+        if not isinstance(self.temperature, (int, float)) or not 0 <= self.temperature < math.inf:
+            raise BadInput(f"temperature is {self.temperature!r}; it must be a finite number of at least 0 (0 is greedy)")
+        for problem in (*self._problems_of_any(), *(self._problems_of_fused() if self.fused else self._problems_of_stepwise())):
+            raise BadInput(problem)
+
+    def _problems_of_any(self) -> Iterator[str]:
+        """Why nothing can run the case."""
+        if self.temperature and self.head.kind == "domino":
+            yield f"temperature is {self.temperature}; domino heads walk greedily, so leave it at 0"
+        if self.temperature and self.rounding == "none":
+            yield "a sampled walk draws from logits rounded to bf16; choose rounding once or twice"
+        if self.logits_kept and self.head.candidate_pool is not None:
+            yield "a walk over a candidate pool has no logits of the whole vocabulary; leave logits_kept out"
+
+    def _problems_of_fused(self) -> Iterator[str]:
+        """Why a fused walk cannot run the case."""
+        if self.mode == "stepwise":
+            yield f"{self.implementation} cannot run stepwise; {REFERENCE} and {ENGINE} do, {OURS} runs streaming and resident"
+        if self.precision == "bf16" and self.head.kind != "markov":
+            yield f"a bf16 walk of a {self.head.kind} head has no exact twin to be checked with; choose int8x2"
+
+    def _problems_of_stepwise(self) -> Iterator[str]:
+        """Why the reference or the engine cannot run the case."""
+        name = self.implementation
+        if self.mode != "stepwise":
+            yield f"{name} cannot run {self.mode}; it runs stepwise, and {OURS} runs streaming and resident"
+        if self.precision != "bf16" or self.placement is not None or self.exchange is not None or self.probe != NO_PROBE:
+            yield f"{name} walks in bf16 and has no placement, exchange or probe; leave precision at bf16 and the others out"
+        if name == ENGINE:
+            if self.head.kind != "markov":
+                yield f"the head is {self.head.kind}; of {name} only the walks of markov heads are run here"
+            require_word("variant", self.variant, tuple(ENGINE_PATHS))
+            path, rounding = ENGINE_PATHS[self.variant]
+            if self.rounding != rounding:
+                yield f"{self.variant} rounds {rounding}, not {self.rounding}"
+            if path == "greedy" and (self.temperature or self.logits_kept):
+                yield f"{self.variant} walks greedily and keeps no logits; choose MarkovSampleStep"
+
+    @property
+    def fused(self) -> bool:
+        """Whether this package's kernels run it."""
+        return self.implementation == OURS
 
     @property
     def label(self) -> str:
-        """Short text for progress and messages."""
-        name = "stepwise torch" if self.mode == "stepwise" else f"{self.mode} {self.precision}"
-        return f"{name}, V {self.head.vocab_size:,}, rank {self.head.rank}"
+        """Short text for progress and messages; what is as usual is left out."""
+        name = {OURS: f"{self.mode} {self.precision}", REFERENCE: "stepwise torch"}.get(self.implementation, f"{self.implementation} {self.variant}")
+        unusual = (
+            (self.probe, self.probe != NO_PROBE), (f"{self.head.kind} {self.head.name}", self.head.kind != "markov"),
+            (f"batch {self.batch}", self.batch > 1), (f"temperature {self.temperature:g}", self.temperature > 0),
+            ("logits kept", self.logits_kept),
+        )
+        return ", ".join((name, f"V {self.head.vocab_size:,}", f"rank {self.head.rank}", *(text for text, holds in unusual if holds)))
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Words that pick this case out of a benchmark: kind, ``v``, ``r``, ``h``, ``pool``, ``b`` and ``t`` with their numbers,
+        implementation, variant, mode, precision, rounding and probe."""
+        head = self.head
+        sizes = {"v": head.vocab_size, "r": head.rank, "h": head.hidden_size, "pool": head.candidate_pool, "b": self.batch}
+        numbers = (f"{letter}{size}" for letter, size in sizes.items() if size is not None)
+        names = (head.kind, self.implementation, self.variant, self.mode, self.precision, self.rounding, self.probe)
+        return frozenset((*numbers, f"t{self.temperature:g}", *names))
+
+    def positions(self, steps: int) -> int:
+        """Positions of a block of that many steps: a Domino block has one more, its first, which takes no step."""
+        return steps + (self.head.kind == "domino")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -114,24 +176,40 @@ def exchange_replicas(name: str) -> int:
     return int(count)
 
 
-def resident_case(head: Head, placement: Placement | None = None) -> WalkCase:
-    """The resident walk in int8x2."""
-    return WalkCase("wts", "resident", "resident", "int8x2", head, placement=placement)
+def resident_case(head: Head, placement: Placement | None = None, **fields: Any) -> WalkCase:
+    """The resident walk, in int8x2 unless ``fields`` (any of WalkCase) say otherwise."""
+    return _fused_case("resident", head, placement=placement, **fields)
 
 
-def streaming_case(head: Head, precision: str = "int8x2", placement: Placement | None = None) -> WalkCase:
-    """The streaming walk in either precision, past the L1 cache."""
-    return WalkCase("wts", "streaming", "streaming", precision, head, placement=placement)
+def streaming_case(head: Head, precision: str = "int8x2", placement: Placement | None = None, **fields: Any) -> WalkCase:
+    """The streaming walk in either precision, past the L1 cache; ``fields`` as for :func:`resident_case`."""
+    return _fused_case("streaming", head, precision=precision, placement=placement, **fields)
 
 
-def stepwise_case(head: Head) -> WalkCase:
+def _fused_case(mode: str, head: Head, **fields: Any) -> WalkCase:
+    return WalkCase(**{"implementation": OURS, "variant": mode, "mode": mode, "precision": "int8x2", "head": head, **fields})
+
+
+def stepwise_case(head: Head, **fields: Any) -> WalkCase:
     """The reference in torch, one sequence of kernels a step, rounding as SGLang's step sampler does."""
-    return WalkCase("torch-stepwise", "graph", "stepwise", "bf16", head, rounding="twice")
+    return WalkCase(REFERENCE, "graph", "stepwise", "bf16", head, **{"rounding": "twice", **fields})
 
 
-def comparison_cases(head: Head) -> tuple[WalkCase, ...]:
-    """The four that split the gain into fusion, precision and residency."""
-    return resident_case(head), streaming_case(head, "int8x2"), streaming_case(head, "bf16"), stepwise_case(head)
+def engine_case(head: Head, variant: str, **fields: Any) -> WalkCase:
+    """One of the engine's own paths, with its own rounding; BadInput where ENGINE_PATHS has none of that name."""
+    require_word("variant", variant, tuple(ENGINE_PATHS))
+    return WalkCase(ENGINE, variant, "stepwise", "bf16", head, rounding=ENGINE_PATHS[variant][1], **fields)
+
+
+def comparison_cases(head: Head, **fields: Any) -> tuple[WalkCase, ...]:
+    """The walks that split the gain into fusion, precision and residency; ``fields`` (any of WalkCase) go to all.
+
+    Four of a Markov head. Of another kind three: it has no fused walk in bf16, so fusion and precision stay together.
+    """
+    fused = [resident_case(head, **fields), streaming_case(head, **fields)]
+    if head.kind == "markov":
+        fused.append(streaming_case(head, "bf16", **fields))
+    return *fused, stepwise_case(head, **fields)
 
 
 @dataclass(frozen=True)
@@ -198,6 +276,7 @@ class RunPlan:
         seed: of inputs and order.
         gpu_id: catalogue id, or a name made from the device's.
         provenance: columns that are the same in every row.
+        engine_root: folder of the engine's unpacked files, where a case runs it and it is not installed; goes into no record.
     """
 
     kind: str
@@ -210,6 +289,7 @@ class RunPlan:
     seed: int
     gpu_id: str
     provenance: dict[str, Any]
+    engine_root: str | None = None
 
     def __post_init__(self) -> None:
         require_word("kind", self.kind, ("walks", "probes"))
@@ -227,8 +307,8 @@ class RunPlan:
 
     @property
     def fingerprint(self) -> str:
-        """Hexadecimal digest of all fields but the command: parts are taken up again only by an equal plan."""
-        values = self.as_dict()
+        """Hexadecimal digest of all fields but the command and where the engine lies: an equal plan takes up the parts."""
+        values = {**self.as_dict(), "engine_root": None}
         values["provenance"] = {name: value for name, value in values["provenance"].items() if name != "command"}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

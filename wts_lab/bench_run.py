@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ PLAN_FILE = "plan.json"
 PROGRESS_PREFIX = "progress "
 STOP_PATIENCE_S = 20.0
 LAST_LINES = 25
+ENGINE_ROOT_OPTION = "--sglang-root"
+"""Option of command lines that names the engine's folder, which is a fact of a machine and goes into no record."""
 
 Report = Callable[[int, int, str], None]
 """Called as ``report(done, total, label)``, both counts over the whole run."""
@@ -49,7 +53,7 @@ def measure(
     cases: Sequence[WalkCase], *, steps: Sequence[int], l2_states: Sequence[str], processes: int = DEFAULT_PROCESSES,
     repeats: int = DEFAULT_REPEATS, rounds: int = DEFAULT_ROUNDS, out: Path | str, case_name: str, gpu: str | None = None,
     commit: str | None = None, git_dirty: bool | None = None, seed: int = 0, progress: bool | Report = True,
-    cancel: Any = None, run_worker: RunWorker | None = None,
+    cancel: Any = None, run_worker: RunWorker | None = None, engine_root: Path | str | None = None,
 ) -> Path:
     """Measure cases in several processes into one record, and return its path.
 
@@ -63,13 +67,15 @@ def measure(
         progress: show a progress bar, or a function to call instead.
         cancel: anything with ``is_set()``.
         run_worker: how a process is run; default: :func:`run_subprocess`.
+        engine_root: folder of the engine's unpacked files, where a case runs it and it is not installed.
 
     Raises:
         BadInput: the request cannot be measured, or the record exists.
         WorkerFailed, MeasurementInterrupted: finished parts are kept, and the same call goes on from them.
     """
     gpu_id, provenance = _identity(gpu, commit, git_dirty)
-    plan = RunPlan("walks", tuple(cases), tuple(steps), tuple(l2_states), repeats, rounds, processes, seed, gpu_id, provenance)
+    root = None if engine_root is None else str(Path(engine_root).resolve())
+    plan = RunPlan("walks", tuple(cases), tuple(steps), tuple(l2_states), repeats, rounds, processes, seed, gpu_id, provenance, root)
     return execute(plan, out, case_name, progress=progress, cancel=cancel, run_worker=run_worker)
 
 
@@ -128,16 +134,16 @@ class _RunFolder:
         file = folder / PLAN_FILE
         if file.is_file():
             run = cls.load(file)
+            run.plan = replace(run.plan, engine_root=plan.engine_root)  # the folder may have come from another machine
         else:
             run = cls(plan, folder, record_path(out, plan.gpu_id, begun, case_name), uuid4().hex)
         if run.record.exists():
             raise RecordError(f"{run.record}: exists; records are never changed, so choose another name or remove it yourself")
-        if not file.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"plan": plan.as_dict(), "record": run.record.name, "run_id": run.run_id}, indent=1)
-            partial = file.with_suffix(".part")
-            partial.write_text(text)
-            partial.replace(file)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"plan": run.plan.as_dict(), "record": run.record.name, "run_id": run.run_id}, indent=1)
+        partial = file.with_suffix(".part")
+        partial.write_text(text)
+        partial.replace(file)
         return run
 
     @classmethod
@@ -240,9 +246,9 @@ def work(plan_file: Path, process_index: int, *, bench: Any = None, say: Callabl
     if bench is None and plan.kind == "walks":
         from wts_lab.bench_gpu import GpuBench
 
-        bench = GpuBench()
+        bench = GpuBench(engine_root=plan.engine_root)
         say(f"{PROGRESS_PREFIX}0 {total} building kernels")
-        bench.build(plan.cases)
+        bench.build([case for group in missing for case in plan.groups[group]])
     for group in missing:
         def report(done: int, of: int, label: str, begun: int = begun, group: int = group) -> None:
             say(f"{PROGRESS_PREFIX}{begun + round(_part_size(plan, group) * done / of)} {total} {label}")
@@ -293,7 +299,20 @@ def _identity(gpu: str | None, commit: str | None, git_dirty: bool | None) -> tu
         provenance |= {"git_commit": commit, "git_dirty": git_dirty}
     elif git_dirty is not None:
         provenance["git_dirty"] = git_dirty
+    if provenance.get("command"):
+        provenance["command"] = _without_engine_root(provenance["command"])
     return gpu or device_id(), provenance
+
+
+def _without_engine_root(command: str) -> str:
+    """A command line without ENGINE_ROOT_OPTION and its value."""
+    words, kept = iter(shlex.split(command)), []
+    for word in words:
+        if word == ENGINE_ROOT_OPTION:
+            next(words, None)
+        elif not word.startswith(f"{ENGINE_ROOT_OPTION}="):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 class _reporter:  # noqa: N801 - used like a function: `with _reporter(...) as report`

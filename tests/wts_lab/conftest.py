@@ -65,11 +65,13 @@ class SimulatedSubject:
     step_us: float
     match: float | None = 1.0
     stays: float = 1.0
+    agree: float | None = 0.875
+    logits: float | None = None
     calls: list[tuple[str, int]] = field(default_factory=list)
 
     def check(self) -> SimpleNamespace:
         self.bench.log.append(("check", self.case.variant))
-        return SimpleNamespace(tokens_match=self.match, tokens_agree_reference=0.875)
+        return SimpleNamespace(tokens_match=self.match, tokens_agree_reference=self.agree, logits_match=self.logits)
 
     def settle(self) -> None:
         self.bench.log.append(("settle", self.case.variant))

@@ -21,12 +21,16 @@ from cost_model.placement import Placement
 from wts_lab import bench_run
 from wts_lab.bench import PointSamples, WalkCase, WrongKernel, comparison_cases, measure, measure_probes, stream_points
 from wts_lab.bench_plan import (
-    RunPlan, burst_sizes, exchange_name, exchange_replicas, group_cases, order_bursts, resident_case, stepwise_case, streaming_case,
+    RunPlan, burst_sizes, engine_case, exchange_name, exchange_replicas, group_cases, order_bursts, resident_case, stepwise_case, streaming_case,
 )
 from wts_lab.bench_run import MeasurementInterrupted, WorkerFailed, run_subprocess, work
 from wts_lab.nvml import ClockReading
 
 SMALL, LARGE = Head.markov(512, 32), Head.markov(1024, 32)
+GATED = Head("gated", "gated", 512, 512, 512, 32, hidden_size=64)
+DOMINO = Head("domino", "domino", 512, 512, 512, 32, hidden_size=64, gru_size=16, candidate_pool=100)
+STEPWISE = {"implementation": "torch-stepwise", "mode": "stepwise", "precision": "bf16"}
+ENGINE = {**STEPWISE, "implementation": "sglang-0.5.23"}
 COSTS = {"resident": (12.0, 2.5), "streaming": (11.0, 6.5), "graph": (5.0, 30.0)}
 
 
@@ -45,14 +49,26 @@ def test_the_comparison_has_the_four_walks_that_split_the_gain():
     ("fields", "message"),
     [
         ({"implementation": "sglang"}, "choose one of wts, torch-stepwise"),
-        ({"mode": "stepwise"}, "torch-stepwise runs stepwise"),
-        ({"implementation": "torch-stepwise"}, "torch-stepwise cannot run resident"),
-        ({"precision": "bf16"}, "choose streaming for bf16"),
+        ({"implementation": "vllm"}, "choose one of wts, torch-stepwise, sglang-0.5.23"),
+        ({"mode": "stepwise"}, "wts cannot run stepwise; torch-stepwise and sglang-0.5.23 do"),
+        ({"implementation": "torch-stepwise"}, "torch-stepwise cannot run resident; it runs stepwise"),
+        (STEPWISE | {"precision": "int8x2"}, "torch-stepwise walks in bf16"),
+        (STEPWISE | {"probe": "exchange"}, "no placement, exchange or probe"),
         ({"batch": 0}, "batch is 0"),
-        ({"temperature": 0.7}, "only greedy"),
+        ({"batch": 33}, "from 1 to 32"),
+        ({"temperature": -0.5}, "temperature is -0.5"),
+        ({"temperature": float("nan")}, "finite number of at least 0"),
+        ({"temperature": 1.0, "rounding": "none"}, "choose rounding once or twice"),
         ({"exchange": "atomic"}, "write slots-x<replicas>"),
         ({"rounding": "thrice"}, "rounding is 'thrice'"),
-        ({"head": Head("g", "gated", 512, 512, 512, 32, hidden_size=64)}, "only markov heads"),
+        ({"probe": "phases"}, "choose one of none, fixed_latent, exchange, state"),
+        ({"head": GATED, "precision": "bf16"}, "bf16 walk of a gated head has no exact twin"),
+        ({"head": DOMINO, "temperature": 1.0}, "domino heads walk greedily"),
+        ({"head": DOMINO, "logits_kept": True}, "no logits of the whole vocabulary"),
+        (ENGINE, "MarkovGreedyStep, MarkovSampleStep"),
+        (ENGINE | {"variant": "MarkovGreedyStep"}, "MarkovGreedyStep rounds none, not once"),
+        (ENGINE | {"variant": "MarkovGreedyStep", "rounding": "none", "logits_kept": True}, "choose MarkovSampleStep"),
+        (ENGINE | {"variant": "MarkovSampleStep", "rounding": "twice", "head": GATED}, "only the walks of markov heads"),
     ],
 )
 def test_a_case_that_cannot_be_measured_is_refused_with_the_mend(fields, message):
@@ -63,7 +79,11 @@ def test_a_case_that_cannot_be_measured_is_refused_with_the_mend(fields, message
 
 def test_cases_survive_the_way_to_json_and_back():
     placement = Placement(8, 40, 32, 0, 0)
-    cases = (*comparison_cases(SMALL), WalkCase("wts", "tuned", "resident", "int8x2", LARGE, placement=placement, exchange="slots-x4"))
+    cases = (
+        *comparison_cases(SMALL), WalkCase("wts", "tuned", "resident", "int8x2", LARGE, placement=placement, exchange="slots-x4"),
+        *comparison_cases(GATED, batch=8, temperature=1.0, logits_kept=True), resident_case(DOMINO, probe="state"),
+        engine_case(SMALL, "MarkovSampleStep", batch=4, temperature=0.7),
+    )  # fmt: skip
     for case in cases:
         assert WalkCase.from_dict(json.loads(json.dumps(case.as_dict()))) == case
 
@@ -77,6 +97,34 @@ def test_cases_of_one_head_form_a_group_in_the_order_given():
     small, large = comparison_cases(SMALL), comparison_cases(LARGE)
     mixed = [case for pair in zip(small, large) for case in pair]
     assert group_cases(mixed) == (small, large)
+
+
+def test_a_head_without_a_bf16_twin_is_compared_in_three_walks():
+    cases = comparison_cases(GATED, batch=4)
+    assert [(case.mode, case.precision) for case in cases] == [("resident", "int8x2"), ("streaming", "int8x2"), ("stepwise", "bf16")]
+    assert {case.batch for case in cases} == {4}
+
+
+def test_engine_paths_round_as_the_engine_does_and_run_beside_ours():
+    greedy, sample = engine_case(SMALL, "MarkovGreedyStep"), engine_case(SMALL, "MarkovSampleStep")
+    assert (greedy.rounding, sample.rounding, greedy.mode, greedy.precision) == ("none", "twice", "stepwise", "bf16")
+    assert group_cases([resident_case(SMALL), greedy, sample]) == ((resident_case(SMALL), greedy, sample),)
+
+
+def test_batches_and_temperatures_are_groups_of_their_own():
+    cases = [resident_case(SMALL, batch=batch, temperature=temperature) for batch in (1, 8) for temperature in (0.0, 1.0)]
+    assert group_cases(cases) == tuple((case,) for case in cases)
+
+
+def test_a_domino_block_has_one_position_more_than_steps():
+    assert resident_case(DOMINO).positions(7) == 8
+    assert resident_case(GATED).positions(7) == resident_case(SMALL).positions(7) == 7
+
+
+def test_words_pick_a_case_out_of_a_grid():
+    case = resident_case(DOMINO, batch=8, probe="state")
+    assert {"domino", "v512", "r32", "h64", "pool100", "b8", "t0", "wts", "resident", "int8x2", "once", "state"} == case.words
+    assert "t0.7" in engine_case(SMALL, "MarkovSampleStep", temperature=0.7).words
 
 
 def test_a_case_given_twice_is_refused():
@@ -174,6 +222,29 @@ def test_a_wrong_kernel_is_never_timed(simulated):
         run(bench)
     assert "call" not in [kind for kind, _ in bench.log]
     assert bench.released == 1
+
+
+def test_wrong_kept_logits_are_a_wrong_kernel(simulated):
+    bench = simulated.Bench(COSTS, logits=0.99)
+    with pytest.raises(WrongKernel, match="only 0.990000 of the kept logits equal the twin's"):
+        run(bench, cases=[resident_case(SMALL, temperature=1.0, logits_kept=True)])
+    assert "call" not in [kind for kind, _ in bench.log]
+
+
+def test_an_engine_may_differ_in_some_steps_but_not_in_most(simulated):
+    engine = engine_case(SMALL, "MarkovGreedyStep")
+    (row,) = run(simulated.Bench(match=None), cases=[engine], steps=(4,), repeats=2)
+    assert (row["implementation"], row["variant"], row["tokens_match"], row["tokens_agree_reference"]) == ("sglang-0.5.23", "MarkovGreedyStep", None, 0.875)
+    with pytest.raises(WrongKernel, match="in only 0.400 of the steps"):
+        run(simulated.Bench(match=None, agree=0.4), cases=[engine])
+
+
+def test_rows_say_what_was_walked(simulated):
+    cases = [resident_case(GATED, batch=8, temperature=1.0, logits_kept=True), resident_case(DOMINO, probe="exchange")]
+    gated, domino = run(simulated.Bench(match=None), cases=cases, steps=(7,), repeats=2)
+    names = ("head_kind", "hidden_size", "gru_size", "candidate_pool", "batch", "temperature", "logits_kept", "probe", "steps")
+    assert [gated[name] for name in names] == ["gated", 64, None, None, 8, 1.0, True, "none", 7]
+    assert [domino[name] for name in names] == ["domino", 64, 16, 100, 1, 0.0, False, "exchange", 7]
 
 
 def test_a_walk_that_changes_its_tokens_while_timed_is_an_error(simulated):
@@ -437,5 +508,8 @@ def test_a_worker_is_stopped_when_the_run_is_cancelled(tmp_path, monkeypatch):
 
 
 def test_labels_name_mode_precision_and_shape():
+    sampled = resident_case(GATED, batch=8, temperature=1.0, logits_kept=True)
+    assert sampled.label == "resident int8x2, V 512, rank 32, gated gated, batch 8, temperature 1, logits kept"
+    assert engine_case(SMALL, "MarkovGreedyStep").label == "sglang-0.5.23 MarkovGreedyStep, V 512, rank 32"
     assert streaming_case(SMALL, "bf16").label == "streaming bf16, V 512, rank 32"
     assert stepwise_case(LARGE).label == "stepwise torch, V 1,024, rank 32"
