@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from wts_lab import __version__, cli_ask, cli_run
+from wts_lab import __version__, cli_accuracy, cli_ask, cli_run, cli_tune
 from wts_lab.cli_output import EXIT_INTERRUPTED, say, say_error
 
 
@@ -46,7 +46,8 @@ app = typer.Typer(
     help="What would fusing a draft head's walk give on your GPU, and what would keeping its weights on chip add?",
 )
 for command in (
-    cli_run.study, cli_ask.predict, cli_ask.plan, cli_run.measure, cli_run.calibrate, cli_ask.fit, cli_ask.decide, cli_run.doctor,
+    cli_run.study, cli_ask.predict, cli_ask.plan, cli_run.measure, cli_tune.tune, cli_run.calibrate, cli_ask.fit, cli_ask.decide,
+    cli_accuracy.accuracy, cli_run.doctor,
 ):
     app.command()(command)
 
