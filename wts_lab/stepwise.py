@@ -163,7 +163,8 @@ class StepwiseWalk:
         key, offset = noise
         rows, vocab = logits.shape
         values, scale = logits.float(), temperatures[:, None]
-        sampled = values / torch.where(scale == 0, 1.0, scale) + gumbel(key, offset, rows=rows, step=step, vocab=vocab, device=logits.device)
+        # masked_fill, since `where` would copy its scalar to the device, which a graph capture forbids
+        sampled = values / scale.masked_fill(scale == 0, 1.0) + gumbel(key, offset, rows=rows, step=step, vocab=vocab, device=logits.device)
         return torch.where(scale == 0, values, sampled)
 
     def _target(self, draft: torch.Tensor) -> torch.Tensor:
@@ -232,12 +233,13 @@ def teacher_forced_agreement(
     draft_to_target: torch.Tensor | None = None,
     max_batch: int = 1,
 ) -> float:
-    """Share of steps in which a greedy candidate chooses as the reference did, given the reference's own history.
+    """Share of steps in which a candidate chooses as the reference did, given the reference's own history.
 
     One disagreement must not spread to the steps after it, and a head's state must be the one along that history. So each step is
     asked in a walk of its own, whose earlier positions have base logits that leave no choice but the reference's tokens.
 
-    :param candidate: a `Walk`, a `StepwiseWalk` or anything of that form.
+    :param candidate: a `Walk`, a `StepwiseWalk` or anything of that form. One that samples must draw in every call the noise that the
+        reference drew, so it takes all rows at once and starts from the same offset.
     :param reference_tokens: int64 ``[B, positions]``, what the bf16 reference chose on these inputs, target ids.
     :param hidden: given on to the candidate where not None.
     :param first_step: the head's; positions before it are given, not counted.
@@ -245,10 +247,7 @@ def teacher_forced_agreement(
     :param max_batch: rows that the candidate takes at once.
     """
     batch, positions = reference_tokens.shape
-    drafts = reference_tokens
-    if draft_to_target is not None:
-        ids = torch.as_tensor(draft_to_target, device=drafts.device)
-        drafts = torch.zeros(int(ids.max()) + 1, dtype=torch.int64, device=drafts.device).scatter_(0, ids, torch.arange(len(ids), device=drafts.device))[drafts]
+    drafts = reference_tokens if draft_to_target is None else _draft_ids(reference_tokens, draft_to_target)
     forced, equal = base_logits.clone(), 0
     for step in range(positions):
         if step >= first_step:
@@ -258,6 +257,14 @@ def teacher_forced_agreement(
                 equal += int((chosen == reference_tokens[rows, step]).sum())
         forced[:, step].scatter_(1, drafts[:, step : step + 1], FORCING_LOGIT)
     return equal / (batch * (positions - first_step))
+
+
+def _draft_ids(tokens: torch.Tensor, draft_to_target: torch.Tensor) -> torch.Tensor:
+    """Draft ids that map to target ids."""
+    targets = torch.as_tensor(draft_to_target, dtype=torch.int64, device=tokens.device)
+    inverse = torch.zeros(int(targets.max()) + 1, dtype=torch.int64, device=tokens.device)
+    inverse[targets] = torch.arange(len(targets), device=tokens.device)
+    return inverse[tokens]
 
 
 def free_running_prefix(tokens: torch.Tensor, reference: torch.Tensor) -> float:
