@@ -54,7 +54,7 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest placement and exchange for a shape by building and timing candidates, and keep the winner."""
-    with user_errors(out=out):
+    with user_errors("what is finished is kept; give the same command again to go on", out):
         request = TuneRequest(
             head_from(head, vocab, rank, target_vocab), mode, precision or "int8x2", rounding, batch, temperature,
             tuple(whole_from("--warps", word) for word in words_from([warps])), tuple(words_from([exchange])), limit,
@@ -129,7 +129,7 @@ def _title(request: TuneRequest) -> str:
 
 def _titles(request: TuneRequest) -> tuple[str, ...]:
     """Column titles of the table of candidates."""
-    return ("warps", "tiles: registers", "shared", "streamed", "staging", "exchange", "registers\na thread", "spilled", "step", "95 % interval",
+    return ("warps", "tiles: registers", "shared", "streamed", "staging", "exchange", "registers\na thread", "bytes\nspilled", "step", "95 % interval",
             f"call of\n{max(request.steps)} steps", "screened\nstep", "verdict")
 
 
@@ -141,10 +141,10 @@ def _tiles(row: Mapping) -> tuple[int, ...]:
 def _cells(row: Mapping) -> tuple[str, ...]:
     """One candidate under `_titles`."""
     interval = UNKNOWN if row["step_us"] is None else format_interval_us(row["step_us_low"], row["step_us_high"])
-    registers = UNKNOWN if row["registers_per_thread"] is None else str(row["registers_per_thread"])
+    registers, spilled = (UNKNOWN if row[name] is None else str(row[name]) for name in ("registers_per_thread", "spill_bytes"))
     verdict = f"{row['verdict']}, kept" if row["kept"] else row["verdict"]
-    return (*map(str, _tiles(row)), row["exchange"], registers, format_bytes(row["spill_bytes"]), format_us(row["step_us"]), interval,
-            format_us(row["call_us"]), format_us(row["screened_step_us"]), verdict)
+    return (*map(str, _tiles(row)), row["exchange"], registers, spilled, format_us(row["step_us"]), interval, format_us(row["call_us"]),
+            format_us(row["screened_step_us"]), verdict)
 
 
 def write_candidates(result: TuneResult, folder: Path) -> tuple[Path, Path]:
