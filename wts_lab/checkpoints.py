@@ -24,6 +24,9 @@ EMBEDDING_NAMES = (
 )
 """Where target models keep the token embedding, tried in this order."""
 
+NUMBER_TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+"""How weights may be stored: numbers that mean themselves. Quantised tensors have scales elsewhere."""
+
 LISTED_NAMES = 12
 """Names of a checkpoint that an error message lists at most."""
 
@@ -51,7 +54,7 @@ class Checkpoint:
     def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """Read tensors by their names without prefix, on the CPU, in the dtypes stored.
 
-        :raises BadInput: some are missing; they are named, with what is there.
+        :raises BadInput: some are missing (they are named, with what is there) or quantised.
         """
         keys = {name: self._key(name) for name in names}
         missing = [name for name, key in keys.items() if key is None]
@@ -62,7 +65,7 @@ class Checkpoint:
     def read_embedding(self) -> torch.Tensor:
         """Read the token embedding ``[V_target, hidden]``, whichever of EMBEDDING_NAMES it has.
 
-        :raises BadInput: none of them is there.
+        :raises BadInput: none of them is there, or it is quantised.
         """
         for name in EMBEDDING_NAMES:
             if name in self._files:
@@ -81,7 +84,13 @@ class Checkpoint:
     def _tensor(self, key: str) -> torch.Tensor:
         """One tensor by its name as stored."""
         with _opened(self._files[key]) as tensors:
-            return tensors.get_tensor(key)
+            tensor = tensors.get_tensor(key)
+        if tensor.dtype not in NUMBER_TYPES:
+            raise BadInput(
+                f"{key} in {self._files[key]} is stored as {str(tensor.dtype).removeprefix('torch.')}; give weights as bfloat16, float16 "
+                "or float32 (quantised ones must be converted first)"
+            )
+        return tensor
 
     def _contents(self) -> str:
         """The first names, for an error message."""

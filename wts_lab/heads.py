@@ -42,7 +42,9 @@ class DraftHead(torch.nn.Module):
 
     Attributes:
         kind: one of `cost_model.head.HEAD_KINDS`.
-        TENSORS: names in checkpoints (and in the state dict), each with its dimensions; the constructor takes them in this order.
+        TENSORS: names in checkpoints (and in the state dict), each with its dimensions; the constructor takes them in this order,
+            the token table first.
+        PROJECTION: the one of them that is the vocabulary projection.
         first_step: positions before the head's first step. 0, or 1 for Domino, whose position 0 is the base logits' argmax.
         vocab_size: rows of the projection that may be chosen.
         target_vocab_size: rows of the token table: the ids that a walk starts from and returns.
@@ -53,6 +55,7 @@ class DraftHead(torch.nn.Module):
 
     kind: ClassVar[str]
     TENSORS: ClassVar[Layout]
+    PROJECTION: ClassVar[str] = "markov_w2.weight"
     first_step: ClassVar[int] = 0
 
     def __init__(self, *tensors: torch.Tensor, vocab_size: int | None = None, name: str | None = None) -> None:
@@ -64,7 +67,7 @@ class DraftHead(torch.nn.Module):
         self.candidate_pool: int | None = None
         self.vocab_size = self.padded_vocab_size if vocab_size is None else vocab_size
         if not 1 <= self.vocab_size <= self.padded_vocab_size:
-            raise BadInput(f"vocab_size must be 1 to {self.padded_vocab_size}, the rows of {list(self.TENSORS)[-1]}; got {vocab_size}")
+            raise BadInput(f"vocab_size must be 1 to {self.padded_vocab_size}, the rows of {self.PROJECTION}; got {vocab_size}")
         self._name = name
 
     @classmethod
@@ -98,7 +101,9 @@ class DraftHead(torch.nn.Module):
 
         :param path: a ``.safetensors`` file, or a folder that holds some.
         :param vocab_size: logical draft vocabulary where the projection is padded; default: all its rows.
-        :raises BadInput: no such file, not a safetensors file, a tensor missing (the names found are listed) or of the wrong shape.
+        :param dtype: what the weights are converted to.
+        :raises BadInput: no such file, not a safetensors file, a tensor missing (the names found are listed), quantised, or of
+            the wrong shape.
         """
         return cls._load(path, Checkpoint(path).read(cls.TENSORS), device, dtype, vocab_size=vocab_size)
 
@@ -121,12 +126,12 @@ class DraftHead(torch.nn.Module):
     @property
     def projection(self) -> torch.Tensor:
         """``W2`` (Domino: ``F2``) ``[padded_vocab_size, rank]``, padding included: what every step reads."""
-        raise NotImplementedError
+        return self.get_parameter(self.PROJECTION)
 
     @property
     def embedding(self) -> torch.Tensor:
         """``W1`` ``[target_vocab_size, rank]`` (Domino: ``E`` ``[target_vocab_size, hidden_size]``): a row a token."""
-        raise NotImplementedError
+        return self.get_parameter(next(iter(self.TENSORS)))
 
     @classmethod
     def spreads(cls, shape: Head) -> dict[str, float | torch.Tensor]:
@@ -169,16 +174,6 @@ class MarkovHead(DraftHead):
         super().__init__(w1, w2, *others, vocab_size=vocab_size, name=name)
         self.markov_w1 = torch.nn.Embedding.from_pretrained(w1, freeze=True)
         self.markov_w2 = _linear(w2)
-
-    @property
-    def projection(self) -> torch.Tensor:
-        """``W2`` ``[padded_vocab_size, rank]``."""
-        return self.markov_w2.weight
-
-    @property
-    def embedding(self) -> torch.Tensor:
-        """``W1`` ``[target_vocab_size, rank]``."""
-        return self.markov_w1.weight
 
     @classmethod
     def spreads(cls, shape: Head) -> dict[str, float | torch.Tensor]:
@@ -258,6 +253,7 @@ class DominoHead(DraftHead):
     """
 
     kind = "domino"
+    PROJECTION = "embed_proj.2.weight"
     first_step = 1
     TENSORS: ClassVar[Layout] = {
         "embed_tokens.weight": ("target_vocab_size", "hidden_size"),
@@ -303,16 +299,6 @@ class DominoHead(DraftHead):
         return DominoHead(
             *(weights[name].detach() for name in self.TENSORS), candidate_pool=candidate_pool, vocab_size=self.vocab_size, name=self._name
         )
-
-    @property
-    def projection(self) -> torch.Tensor:
-        """``F2`` ``[padded_vocab_size, rank]``."""
-        return self.embed_proj[2].weight
-
-    @property
-    def embedding(self) -> torch.Tensor:
-        """``E`` ``[target_vocab_size, hidden_size]``."""
-        return self.embed_tokens.weight
 
     @classmethod
     def spreads(cls, shape: Head) -> dict[str, float | torch.Tensor]:

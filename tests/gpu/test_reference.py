@@ -121,6 +121,8 @@ def test_agreement_with_itself_is_nearly_1_whatever_else_is_in_the_batch(kind):
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_head_terms_are_those_of_the_cpu(kind):
     ours, theirs = (random_head(SHAPES[kind], seed=4, device=device) for device in ("cuda", "cpu"))
+    moved = random_head(SHAPES[kind], seed=4).to("cuda").state_dict()
+    assert all(torch.equal(moved[name], tensor) for name, tensor in ours.state_dict().items())
     table, expected = token_table(ours).cpu().float(), token_table(theirs).float()
     # sums in another order differ in fp32, which moves a few entries by one bf16 step
     torch.testing.assert_close(table, expected, rtol=2.0**-7, atol=1e-4)

@@ -43,6 +43,13 @@ def test_what_is_missing_is_named_with_what_is_there(tmp_path, save_file):
         Checkpoint(tmp_path / "many.safetensors").read(["absent"])
 
 
+@pytest.mark.parametrize(("dtype", "name"), [(torch.float8_e4m3fn, "float8_e4m3fn"), (torch.uint8, "uint8")])
+def test_quantised_weights_are_not_taken_for_numbers(tmp_path, save_file, dtype, name):
+    save_file({"markov_head.w": torch.ones(4, 4).to(dtype)}, tmp_path / "quantised.safetensors")
+    with pytest.raises(BadInput, match=rf"markov_head.w in .*quantised.safetensors is stored as {name}; give weights as bfloat16"):
+        Checkpoint(tmp_path / "quantised.safetensors").read(["w"])
+
+
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "model.embed_tokens.weight", "model.language_model.embed_tokens.weight"])
 def test_the_embedding_is_found_by_its_usual_names(tmp_path, save_file, name):
     save_file({name: torch.tensor([[4.0]]), "model.other": torch.zeros(1)}, tmp_path / "target.safetensors")

@@ -203,6 +203,9 @@ def test_sizes_that_cannot_be_are_refused():
         MarkovHead.random(10, 40)
     with pytest.raises(BadInput, match="vocab_size must be 1 to 4"):
         MarkovHead(torch.zeros(4, 32), torch.zeros(4, 32), vocab_size=5)
+    for kind, name in (("gated", "markov_w2.weight"), ("domino", "embed_proj.2.weight")):
+        with pytest.raises(BadInput, match=f"vocab_size must be 1 to 50, the rows of {name}; got 51"):
+            HEAD_CLASSES[kind](*small(kind).state_dict().values(), vocab_size=51)
     with pytest.raises(BadInput, match="must be from 1"):
         MarkovHead.random(-3, 32)
     with pytest.raises(BadInput, match="needs hidden_size"):
