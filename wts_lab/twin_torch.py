@@ -87,7 +87,7 @@ def twin_walks_torch(w_q, w_scale, q1, q2, s1, s2, base_logits, anchors, **optio
     if not w_q.shape[1] == q1.shape[1] == q2.shape[1] <= MAX_RANK:
         raise BadInput(f"matrix and latents must share a rank up to {MAX_RANK}; got {tuple(w_q.shape)}, {tuple(q1.shape)}")
     table = (q1, q2, s1, s2)
-    return _run(Int8x2Matrix(w_q, w_scale), lambda tokens: tuple(part[tokens] for part in table), len(q1), base_logits, anchors, **options)
+    return run_walks_torch(Int8x2Matrix(w_q, w_scale), lambda tokens: tuple(part[tokens] for part in table), len(q1), base_logits, anchors, **options)
 
 
 def twin_walks_bf16_torch(w2, w1, base_logits, anchors, **options) -> TorchTwinWalk:
@@ -95,7 +95,7 @@ def twin_walks_bf16_torch(w2, w1, base_logits, anchors, **options) -> TorchTwinW
 
     :raises BadInput: a product is not an fp32 number (synchronises once a step to find out).
     """
-    return _run(ExactBf16Matrix(w2), lambda tokens: w1[tokens], len(w1), base_logits, anchors, **options)
+    return run_walks_torch(ExactBf16Matrix(w2), lambda tokens: w1[tokens], len(w1), base_logits, anchors, **options)
 
 
 def expected_walks(head, base_logits, anchors, *, precision="int8x2", **options) -> TorchTwinWalk:
@@ -111,6 +111,43 @@ def expected_walks(head, base_logits, anchors, *, precision="int8x2", **options)
     if precision == "bf16":
         return twin_walks_bf16_torch(w2, w1, base_logits, anchors, vocab_size=head.vocab_size, **options)
     return twin_walks_torch(*quantize_rows(w2), *quantize_latents(w1), base_logits, anchors, vocab_size=head.vocab_size, **options)
+
+
+def run_walks_torch(
+    matrix, latents_of: Callable, latent_rows: int, base_logits, anchors, *, vocab_size=None, rounding="once", draft_to_target=None,
+    temperatures=None, noise=None, rows=None, keep_logits=False,
+) -> TorchTwinWalk:  # fmt: skip
+    """:func:`wts_lab.reference.run_walks` over any matrix of :func:`select_step` and any latents, with its options.
+
+    :param latents_of: gives the latents after target ids int64 ``[walks]``; called once a step, in order, so it may keep a state.
+    :param latent_rows: target ids there are latents for.
+    :param base_logits: bfloat16 ``[walks, steps, columns]``, whose device is the walk's.
+    :raises BadInput: as the NumPy twin.
+    """
+    vocab_size = matrix.rows if vocab_size is None else vocab_size
+    ids = None if draft_to_target is None else torch.as_tensor(draft_to_target).cpu().numpy()
+    targets = check_walk(matrix.rows, latent_rows, anchors.cpu().numpy(), vocab_size, ids)
+    if base_logits.dim() != 3 or base_logits.dtype != torch.bfloat16 or base_logits.shape[2] < vocab_size:
+        raise BadInput(
+            f"base_logits must be bfloat16 [walks, steps, at least {vocab_size}]; got {base_logits.dtype} {tuple(base_logits.shape)}"
+        )
+    device, (walks, steps, _) = base_logits.device, base_logits.shape
+    targets = None if targets is None else torch.from_numpy(targets).to(device)
+    sampling = Sampling.of(walks, temperatures, noise, rows)
+    options = {"vocab_size": vocab_size, "rounding": rounding}
+    if sampling is not None:
+        options["temperatures"] = torch.from_numpy(sampling.temperatures).to(device)
+    logits = torch.empty((walks, steps, vocab_size), dtype=torch.bfloat16, device=device) if keep_logits else None
+    previous, found = anchors.to(device), []
+    for step in range(steps):
+        if sampling is not None:
+            options["noise_rows"] = sampling.noise(step, vocab_size, device)
+        winner, value, y = select_step(matrix, latents_of(previous), base_logits[:, step], **options)
+        if keep_logits:
+            logits[:, step] = y
+        previous = winner if targets is None else targets[winner]
+        found.append((previous, winner, value))
+    return TorchTwinWalk(*(torch.stack(column, 1) for column in zip(*found, strict=True)), logits)
 
 
 def select_step(
@@ -188,32 +225,4 @@ def _index(word: torch.Tensor) -> torch.Tensor:
     return LAST_INDEX - (word & LAST_INDEX)
 
 
-def _run(
-    matrix, latents_of: Callable, latent_rows: int, base_logits, anchors, *, vocab_size=None, rounding="once", draft_to_target=None,
-    temperatures=None, noise=None, rows=None, keep_logits=False,
-) -> TorchTwinWalk:  # fmt: skip
-    """All steps of all walks; ``latents_of(tokens)`` gives the latents after target ids ``[walks]``."""
-    vocab_size = matrix.rows if vocab_size is None else vocab_size
-    ids = None if draft_to_target is None else torch.as_tensor(draft_to_target).cpu().numpy()
-    targets = check_walk(matrix.rows, latent_rows, anchors.cpu().numpy(), vocab_size, ids)
-    if base_logits.dim() != 3 or base_logits.dtype != torch.bfloat16 or base_logits.shape[2] < vocab_size:
-        raise BadInput(
-            f"base_logits must be bfloat16 [walks, steps, at least {vocab_size}]; got {base_logits.dtype} {tuple(base_logits.shape)}"
-        )
-    device, (walks, steps, _) = base_logits.device, base_logits.shape
-    targets = None if targets is None else torch.from_numpy(targets).to(device)
-    sampling = Sampling.of(walks, temperatures, noise, rows)
-    options = {"vocab_size": vocab_size, "rounding": rounding}
-    if sampling is not None:
-        options["temperatures"] = torch.from_numpy(sampling.temperatures).to(device)
-    logits = torch.empty((walks, steps, vocab_size), dtype=torch.bfloat16, device=device) if keep_logits else None
-    previous, found = anchors.to(device), []
-    for step in range(steps):
-        if sampling is not None:
-            options["noise_rows"] = sampling.noise(step, vocab_size, device)
-        winner, value, y = select_step(matrix, latents_of(previous), base_logits[:, step], **options)
-        if keep_logits:
-            logits[:, step] = y
-        previous = winner if targets is None else targets[winner]
-        found.append((previous, winner, value))
-    return TorchTwinWalk(*(torch.stack(column, 1) for column in zip(*found, strict=True)), logits)
+_run = run_walks_torch

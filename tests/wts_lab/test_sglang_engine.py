@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from cost_model.errors import BadInput  # noqa: E402
 from tests.exact_heads import one_hot_head  # noqa: E402
 from wts_lab import noise  # noqa: E402
+from wts_lab.bench_plan import ENGINE_PATHS  # noqa: E402
 from wts_lab.engines import sglang  # noqa: E402
 from wts_lab.engines.sglang import SglangWalk, load_step_kernels  # noqa: E402
 from wts_lab.heads import MarkovHead  # noqa: E402
@@ -190,6 +191,10 @@ def test_calls_that_do_not_fit_are_refused(path, change, message, wheel, inputs)
     arguments = {"base_logits": base, "anchor": anchor} | change
     with pytest.raises(BadInput, match=message):
         SglangWalk(head, path, root=wheel)(arguments.pop("base_logits"), arguments.pop("anchor"), **arguments)
+
+
+def test_measured_variants_name_these_paths_and_roundings():
+    assert dict(ENGINE_PATHS.values()) == sglang.PATHS
 
 
 def test_heads_that_sglang_cannot_walk_are_refused(wheel):

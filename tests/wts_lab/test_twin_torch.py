@@ -102,6 +102,24 @@ def test_a_step_of_given_latents_is_the_step_of_their_table():
     assert torch.equal(keys, by_hand)
 
 
+def test_latents_with_a_state_are_asked_once_a_step_in_order():
+    """A provider whose latents depend on the position alone: walks equal one-step walks over each position's latent."""
+    head, bits, anchors = random_inputs(6, 300, 32, walks=2, steps=3, awkward_share=0)
+    w_q, w_scale, *table = map(torch.from_numpy, head)
+    base, asked = torch.from_numpy(bits).view(torch.bfloat16), []
+
+    def latents_of(tokens):
+        asked.append(tokens)
+        return tuple(part[[len(asked), len(asked)]] for part in table)
+
+    walks = twin_torch.run_walks_torch(twin_torch.Int8x2Matrix(w_q, w_scale), latents_of, 300, base, torch.from_numpy(anchors))
+    assert torch.equal(torch.stack(asked, 1), torch.cat([torch.from_numpy(anchors)[:, None], walks.tokens[:, :-1]], dim=1))
+    for step in range(3):
+        place = torch.full((2,), step + 1)
+        single = twin_torch.twin_walks_torch(*map(torch.from_numpy, head), base[:, step : step + 1], place)
+        assert torch.equal(walks.tokens[:, step], single.tokens[:, 0]) and torch.equal(walks.values[:, step], single.values[:, 0])
+
+
 def test_a_step_without_latents_chooses_from_the_base():
     base = torch.tensor([[0.5, 2.0, 2.0, 9.0], [-1.0, -2.0, -0.5, 9.0]], dtype=torch.bfloat16)
     ids, keys, y = twin_torch.select_step(twin_torch.ExactBf16Matrix(torch.zeros(4, 32)), None, base, vocab_size=3)
