@@ -280,7 +280,8 @@ def build_cases(cases: Sequence[WalkCase], machine: Machine, *, progress: bool =
         try:
             while pending:
                 done, pending = wait(pending, LOOK_EVERY_S, FIRST_COMPLETED)
-                bar.update(len(done))
+                if done:
+                    bar.update(len(done))
                 if cancel is not None and cancel.is_set():
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
