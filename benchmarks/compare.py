@@ -36,7 +36,7 @@ DEFAULT_THRESHOLD = 0.02
 
 POINT_COLUMNS = (
     "implementation", "variant", "mode", "precision", "rounding", "head_kind", "vocab_size", "target_vocab_size", "padded_vocab_size",
-    "rank", "batch", "temperature", "l2_state", "steps", "probe", "work_bytes",
+    "rank", "hidden_size", "gru_size", "candidate_pool", "batch", "temperature", "logits_kept", "l2_state", "steps", "probe", "work_bytes",
 )  # fmt: skip
 """What makes two rows the same point. The placement is left out: choosing a better one is a change worth comparing."""
 
@@ -161,10 +161,16 @@ def _repeats(rows: list[dict[str, Any]], names: Sequence[str]) -> bool:
 
 
 def describe(point: dict[str, Any]) -> str:
-    """A point in one line."""
-    if point["probe"] != "none":
+    """A point in one line; what is as usual is left out."""
+    if point["probe"] != "none" and point["mode"] is None:
         return " ".join(str(point[name]) for name in ("probe", "variant", "work_bytes") if point[name] is not None)
-    return f"{point['implementation']} {point['mode']} {point['precision']} V {point['vocab_size']:,} rank {point['rank']} {point['l2_state']} {point['steps']} steps"
+    unusual = (
+        (point["head_kind"], point["head_kind"] not in (None, "markov")), (f"hidden {point['hidden_size']}", point["hidden_size"] is not None),
+        (f"pool {point['candidate_pool']}", point["candidate_pool"] is not None), (f"batch {point['batch']}", point["batch"] not in (None, 1)),
+        (f"temperature {point['temperature']}", bool(point["temperature"])), (f"{point['probe']} alone", point["probe"] != "none"),
+    )  # fmt: skip
+    shape = " ".join((f"V {point['vocab_size']:,} rank {point['rank']}", *(text for text, holds in unusual if holds)))
+    return f"{point['implementation']} {point['mode']} {point['precision']} {shape} {point['l2_state']} {point['steps']} steps"
 
 
 def lines(comparison: RecordComparison) -> list[str]:

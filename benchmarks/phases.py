@@ -1,12 +1,12 @@
 """Where a resident step's time goes: ``python -m benchmarks.run phases``, or ``python -m benchmarks.phases`` to see it too.
 
-Records, for the headline head (V 151,936, rank 256, the planner's placement):
+Records probe ``walk_phase`` for every head of `benchmarks.cases.DISSECTED` and the planner's placement, one row a phase (``variant``):
+the clocks that warp 0 of each block counts between the marks of a step, averaged over a 16-step walk and turned to microseconds.
+``samples_us`` has one entry a block. A step passes through its phases one after the other, so those of a block sum to its step,
+timers included, which makes them a little longer than the step of the plain kernel. A phase that a head's kernel does not pass
+through counts no clock and gets no row.
 
-- probe ``walk_phase``, one row a phase (``variant``): the clocks that warp 0 of each block counts between the marks of a step,
-  averaged over a 16-step walk and turned to microseconds; ``samples_us`` has one entry a block. The phases of a block sum to
-  its step, timers included, so they are a little longer than the step of the plain kernel.
-- probe ``fixed_latent``: complete calls of 1, 7 and 16 steps that repeat products and selection inside the blocks on one
-  latent, without exchange.
+What the parts cost alone, as slopes of complete calls, is benchmark ``parts``.
 """
 
 from __future__ import annotations
@@ -17,66 +17,57 @@ import sys
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases import DISSECTED
 from cost_model.errors import BadInput
-from cost_model.head import Head
 from cost_model.measurement import frame_rows, read_walk, record_path, walk_row, write_walk
 from cost_model.units import us_from_cycles
+from wts_lab.bench import case_facts
+from wts_lab.bench_plan import WalkCase, resident_case
 
-HEAD = Head.markov(151_936, 256)
 STEPS = 16
-FIXED_STEPS = (1, 7, 16)
 PROCESS = 0
+SEED = 0
+PHASE_PROBE = "walk_phase"
 
 
 def measure_phases(repeats: int, sm_clock_mhz: float) -> list[dict[str, Any]]:
-    """Rows of both probes, without provenance.
+    """Rows of every head, without provenance, each of the last of ``repeats`` walks.
 
     ``sm_clock_mhz`` is the clock that the counts are divided by; raises what :class:`wts_lab.walk.Walk` raises.
     """
-    import torch
-
-    from wts_lab.abi import PHASES
-    from wts_lab.bench_gpu import capture_graph
-    from wts_lab.heads import MarkovHead
-    from wts_lab.timing import CudaQueue, GateTimer
-    from wts_lab.walk import Walk
-
-    head = MarkovHead.random(HEAD.vocab_size, HEAD.rank, device="cuda")
-    base = (2 * torch.randn(1, STEPS, HEAD.vocab_size, device="cuda")).to(torch.bfloat16)
-    anchor = torch.zeros(1, dtype=torch.int64, device="cuda")
     rows = []
-    clocked = Walk(head, steps=STEPS, mode="resident", probe="phases")
-    for _ in range(repeats):
-        clocked(base, anchor)
-    clocked.check()
-    clocks = clocked.phase_clocks.cpu().double() / STEPS
-    for index, phase in enumerate(PHASES):
-        samples = [us_from_cycles(count, sm_clock_mhz) for count in clocks[:, index].tolist()]
-        rows.append(_row(clocked, "walk_phase", phase, STEPS, samples))
-    fixed = Walk(head, steps=STEPS, mode="resident", probe="fixed_latent")
-    timer = GateTimer(CudaQueue())
-    for steps in FIXED_STEPS:
-        tokens = torch.empty((1, steps), dtype=torch.int64, device="cuda")
-        replay = capture_graph(partial(fixed, base[:, :steps], anchor, tokens_out=tokens))
-        rows.append(_row(fixed, "fixed_latent", "products-and-selection", steps, timer.burst(str(steps), replay, repeats=repeats)))
+    for head, batch in DISSECTED:
+        rows += _measure_case(resident_case(head, batch=batch), repeats, sm_clock_mhz)
     return rows
 
 
-def _row(walk: Any, probe: str, variant: str, steps: int, samples_us: list[float]) -> dict[str, Any]:
-    placement = walk.placement
-    return {
-        "probe": probe, "variant": variant, "implementation": "wts", "mode": "resident", "precision": "int8x2", "rounding": "once",
-        "head_kind": "markov", "vocab_size": HEAD.vocab_size, "target_vocab_size": HEAD.target_vocab_size,
-        "padded_vocab_size": HEAD.padded_vocab_size, "rank": HEAD.rank, "batch": 1, "steps": steps, "l2_state": "warm",
-        "grid_blocks": walk.grid_blocks, "warps": placement.warps, "register_tiles": placement.register_tiles,
-        "shared_tiles": placement.shared_tiles, "streamed_tiles": placement.streamed_tiles, "staging_tiles": placement.staging_tiles,
-        "tensor_tiles": 0, "registers_per_thread": walk.build.registers_per_thread, "spill_bytes": walk.build.spill_bytes,
-        "samples_us": samples_us, "samples_dropped": 0, "repeats": len(samples_us),
-    }  # fmt: skip
+def _measure_case(case: WalkCase, repeats: int, sm_clock_mhz: float) -> list[dict[str, Any]]:
+    """Rows of one head; its weights and buffers are freed with this call."""
+    from wts_lab.abi import PHASES
+    from wts_lab.bench_gpu import walk_facts, walk_options
+    from wts_lab.bench_inputs import GroupInputs
+    from wts_lab.walk import Walk
+
+    inputs = GroupInputs([case], STEPS, SEED, "cuda")
+    walk = Walk(inputs.head, steps=STEPS, **walk_options(case) | {"probe": "phases"})
+    for _ in range(repeats):
+        walk(inputs.base, inputs.anchor, **inputs.options(case))
+    walk.check()
+    return phase_rows(case, walk_facts(walk), dict(zip(PHASES, walk.phase_clocks.T.tolist())), sm_clock_mhz)
+
+
+def phase_rows(case: WalkCase, facts: dict[str, Any], clocks: dict[str, list[int]], sm_clock_mhz: float) -> list[dict[str, Any]]:
+    """One row a phase from the clocks of each block over a whole walk, without provenance."""
+    rows = []
+    for phase, counts in clocks.items():
+        if any(counts):
+            samples_us = [us_from_cycles(count / STEPS, sm_clock_mhz) for count in counts]
+            told = {"probe": PHASE_PROBE, "variant": phase, "steps": STEPS, "l2_state": "warm", "repeats": len(samples_us)}
+            rows.append({**case_facts(case), **facts, **told, "samples_us": samples_us, "samples_dropped": 0})
+    return rows
 
 
 def record_phases(
@@ -118,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     for row in frame_rows(read_walk(path)):
-        print(f"{row['probe']:13} {row['variant']:23} {row['steps']:3} steps  median {statistics.median(row['samples_us']):7.3f} us")
+        print(f"{row['head_kind']:7} batch {row['batch']:2} {row['variant']:12} median {statistics.median(row['samples_us']):7.3f} us")
     print(f"recorded {path}")
     return 0
 

@@ -1,7 +1,8 @@
 """Record declared benchmarks: ``python -m benchmarks.run NAME...``.
 
 A record is written once, to ``<out>/<gpu>/<date>-<name>.parquet``; an interrupted run goes on when the same command is given
-again. Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
+again, on another machine too if the folder is there. ``--only`` records a part of a benchmark under a name of its own, so that a grid
+fits slices of time: ``grid-greedy --only v151936 --only b1,b2``. Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cases import Benchmark, declared, find
+from benchmarks.cases import Benchmark, declared, find, select
 from benchmarks.phases import record_phases
 from cost_model.errors import BadInput
-from wts_lab.bench import measure, measure_probes
-from wts_lab.bench_run import MeasurementInterrupted
+from cost_model.placement import PlanError
+from wts_lab.bench import WalkCase, measure, measure_probes
+from wts_lab.bench_run import ENGINE_ROOT_OPTION, MeasurementInterrupted
 from wts_lab.environment import device_id, require_device
 
 OUT = Path("runs")
@@ -28,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("names", nargs="*", metavar="name", help="benchmarks to record; leave out to list them")
     command.add_argument("--out", type=Path, default=OUT, help="folder of records (default: %(default)s)")
     command.add_argument("--missing", action="store_true", help="pass over what the folder has a record of, from whatever day")
+    command.add_argument("--only", action="append", default=[], metavar="WORDS",
+                         help="only cases with one of these words, such as v151936,v248320 or b1 or sglang*; several must all hold")
+    command.add_argument(ENGINE_ROOT_OPTION, type=Path, metavar="FOLDER", help="unpacked wheel of SGLang, where it is not installed")
     command.add_argument("--record", metavar="NAME", help="name of the record, where it is to differ from the benchmark's; for one benchmark only")
     command.add_argument("--gpu", metavar="ID", help="catalogue id, where the device alone does not tell")
     command.add_argument("--processes", type=int, help="processes with fresh allocations")
@@ -51,7 +56,26 @@ def record(benchmark: Benchmark, given: argparse.Namespace) -> Path:
         return measure_probes(**options)
     if benchmark.kind == "phases":
         return record_phases(given.out, options["repeats"], options["case_name"], given.gpu, given.commit, given.dirty)
-    return measure(benchmark.cases, steps=benchmark.steps, l2_states=benchmark.l2_states, **options)
+    cases = plannable(benchmark.cases)
+    return measure(cases, steps=benchmark.steps, l2_states=benchmark.l2_states, engine_root=given.sglang_root, **options)
+
+
+def plannable(cases: Sequence[WalkCase]) -> list[WalkCase]:
+    """The cases for which there is a placement on this machine's GPU; says of each other one why there is none."""
+    import torch
+
+    from wts_lab.bench_gpu import walk_spec
+    from wts_lab.walk import device_gpu
+
+    gpu, kept = device_gpu(torch.device("cuda", 0)), []
+    for case in cases:
+        try:
+            if case.fused:
+                walk_spec(case, gpu)
+            kept.append(case)
+        except PlanError as error:
+            print(f"left out {case.label}: {error}", file=sys.stderr)
+    return kept
 
 
 def recorded(name: str, given: argparse.Namespace) -> Path | None:
@@ -65,12 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     if not given.names:
         for benchmark in declared().values():
-            print(f"{benchmark.name:10} {benchmark.about}")
+            print(f"{benchmark.name:12} {benchmark.about}{benchmark.size and f' ({benchmark.size})'}")
         return 0
     try:
         if given.record and len(given.names) > 1:
             raise BadInput(f"--record {given.record} names one record, and {len(given.names)} benchmarks were given; record them one by one")
-        for benchmark in [find(name) for name in given.names]:
+        for benchmark in [select(find(name), given.only) for name in given.names]:
             there = recorded(benchmark.name, given) if given.missing else None
             print(f"recorded already: {there}" if there else f"recorded {record(benchmark, given)}", flush=True)
     except (BadInput, OSError) as error:

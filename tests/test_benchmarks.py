@@ -13,12 +13,13 @@ pytest.importorskip("pyarrow", reason="records need pyarrow")
 pytest.importorskip("pandas", reason="records need pandas")
 
 from benchmarks import phases, run  # noqa: E402
-from benchmarks.cases import declared, find  # noqa: E402
+from benchmarks.cases import DISSECTED, declared, find, select  # noqa: E402
 from benchmarks.compare import compare, describe, judge, lines, main  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.measurement import frame_rows, read_walk, walk_row, write_walk  # noqa: E402
-from cost_model.placement import Placement  # noqa: E402
-from wts_lab import environment, nvml, study  # noqa: E402
+from cost_model.placement import Placement, PlanError  # noqa: E402
+from wts_lab import bench_gpu, environment, nvml, study  # noqa: E402
+from wts_lab.bench_plan import group_cases, resident_case  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 times = st.floats(0.5, 1000.0)
@@ -36,22 +37,121 @@ def test_the_grid_is_complete():
     assert (grid.steps, grid.l2_states, grid.processes) == ((1, 2, 4, 7, 11, 15, 16), ("warm", "cold", "serving"), 3)
 
 
+@pytest.mark.parametrize(("name", "batches", "temperature"), [("grid-greedy", (1, 2, 4, 8, 16, 32), 0), ("grid-sampled", (1, 4, 8, 16, 32), 1)])
+def test_the_grids_have_every_vocabulary_rank_and_batch(name, batches, temperature):
+    grid = find(name)
+    sizes = (129_280, 151_936, 154_880, 163_840, 248_320, 262_144)
+    wanted = {(size, rank, batch) for size in sizes for rank in (256, 512) for batch in batches}
+    assert {(case.head.vocab_size, case.head.rank, case.batch) for case in grid.cases} == wanted and len(grid.cases) == len(wanted)
+    assert {(case.mode, case.precision, case.rounding, case.temperature, case.logits_kept) for case in grid.cases} == {
+        ("resident", "int8x2", "once", temperature, bool(temperature))
+    }
+    assert (grid.steps, grid.l2_states, grid.processes, grid.repeats) == ((1, 2, 4, 7, 11, 15, 16), ("warm", "serving"), 3, 60)
+
+
+def test_all_heads_are_measured_at_both_shapes():
+    cases = find("heads").cases
+    shapes = {(case.head.kind, case.head.hidden_size, case.head.gru_size, case.head.candidate_pool) for case in cases}
+    assert shapes == {("markov", None, None, None)} | {
+        (kind, hidden, gru, pool)
+        for hidden in (2560, 4096)
+        for kind, gru, pool in (("gated", None, None), ("rnn", None, None), ("domino", 1024, None), ("domino", 1024, 2048))
+    }  # fmt: skip
+    for head in {case.head for case in cases}:
+        greedy = {(case.mode, case.precision) for case in cases if case.head == head and case.batch == 1 and not case.temperature}
+        assert {("resident", "int8x2"), ("streaming", "int8x2"), ("stepwise", "bf16")} <= greedy
+    assert {case.head.kind for case in cases if case.temperature} == {"markov", "gated", "rnn"}
+
+
+def test_the_headline_has_the_shapes_of_the_speed_table():
+    shapes = [(case.head.kind, case.head.vocab_size, case.mode, case.batch, case.temperature, case.logits_kept) for case in find("headline").cases]
+    size = 151_936
+    assert shapes == [
+        ("markov", size, "resident", 1, 0, False), ("markov", size, "streaming", 1, 0, False), ("markov", size, "resident", 4, 0, False),
+        ("markov", size, "resident", 8, 0, False), ("markov", size, "resident", 16, 0, False), ("markov", size, "resident", 32, 0, False),
+        ("markov", size, "resident", 1, 1, True), ("markov", 248_320, "resident", 1, 0, False), ("rnn", size, "resident", 1, 0, False),
+        ("domino", size, "resident", 1, 0, False),
+    ]  # fmt: skip
+
+
+def test_the_engine_is_measured_interleaved_with_the_walks_it_is_compared_with():
+    for group in group_cases(find("engine").cases):
+        ways = {(case.implementation, case.variant) for case in group}
+        assert ("wts", "resident") in ways and ("sglang-0.5.23", "MarkovSampleStep") in ways
+        assert (("sglang-0.5.23", "MarkovGreedyStep") in ways) == (group[0].batch == 1 and group[0].temperature == 0)
+        assert len({case.logits_kept for case in group}) == 1
+    assert {case.head.vocab_size for case in find("engine").cases} == {151_936, 248_320}
+
+
+def test_parts_are_measured_beside_the_whole_walk():
+    for group in group_cases(find("parts").cases):
+        parts = {case.probe for case in group}
+        assert parts == {"none", "fixed_latent", "exchange"} | ({"state"} if group[0].head.kind != "markov" else set())
+        assert all(case.variant == case.probe for case in group if case.probe != "none")
+    assert {case.head.kind for case in find("parts").cases} == {"markov", "gated", "rnn", "domino"}
+
+
+def test_arithmetic_has_every_rounding_in_both_precisions():
+    resident = {(case.precision, case.rounding) for case in find("arithmetic").cases if case.mode == "resident"}
+    assert resident == {(precision, rounding) for precision in ("int8x2", "bf16") for rounding in ("once", "twice", "none")}
+
+
 def test_every_benchmark_says_what_it_is_for():
     for name, benchmark in declared().items():
         assert name == benchmark.name and len(benchmark.about) > 20
-        assert bool(benchmark.cases) == (benchmark.kind == "walks")
+        assert bool(benchmark.cases) == (benchmark.kind == "walks") == bool(benchmark.size)
 
 
-def test_swept_placements_hold_the_same_tiles_and_differ_in_their_split():
-    placements = [case.placement for case in find("placements").cases]
-    assert {placement.tiles for placement in placements} == {72}
-    assert [placement.register_tiles for placement in placements] == [24, 32, 40, 48]
+def test_swept_placements_hold_the_whole_matrix_and_differ_in_their_split():
+    cases = find("placements").cases
+    assert len({case.placement for case in cases}) == len({case.variant for case in cases}) == len(cases)
+    for case in cases:
+        assert 72 <= case.placement.tiles <= 80, "9,496 tiles over 132 multiprocessors"
+        assert (case.mode == "streaming") == (case.placement.residency == 0)
+    by_registers = {case.placement.register_tiles for case in cases if case.placement.warps == 8 and case.placement.residency == 1}
+    assert by_registers == {24, 32, 40, 48}
+    assert {case.placement.staging_tiles // 8 for case in cases if case.mode == "streaming" and case.placement.warps == 8} == {1, 2, 4, 6}
     assert [case.exchange for case in find("exchanges").cases] == [f"slots-x{count}" for count in (1, 2, 4, 8, 16, 33)]
+
+
+def test_a_grid_is_recorded_in_parts_that_together_are_the_grid():
+    grid = find("grid-greedy")
+    part = select(grid, ["v151936,v248320", "b1"])
+    assert part.name == "grid-greedy-v151936-v248320-b1"
+    assert {(case.head.vocab_size, case.head.rank, case.batch) for case in part.cases} == {(v, r, 1) for v in (151_936, 248_320) for r in (256, 512)}
+    assert (part.steps, part.l2_states, part.repeats) == (grid.steps, grid.l2_states, grid.repeats)
+    parts = [select(grid, [f"r{rank}", "b[124]" if small else "b8,b16,b32"]) for rank in (256, 512) for small in (True, False)]
+    assert sorted(case.label for part in parts for case in part.cases) == sorted(case.label for case in grid.cases)
+    assert parts[0].name == "grid-greedy-r256-b-124" and select(grid, []) is grid
+    assert {case.implementation for case in select(find("engine"), ["sglang*"]).cases} == {"sglang-0.5.23"}
+
+
+@pytest.mark.parametrize(("name", "only"), [("grid-greedy", "b3"), ("probes", "b1")])
+def test_a_part_without_cases_is_refused_with_the_words_there_are(capsys, name, only):
+    assert run.main([name, "--only", only]) == 2
+    said = capsys.readouterr().err
+    assert f"no case of {name} has {only}" in said and ("b16" in said) == (name == "grid-greedy")
+
+
+def test_cases_that_no_placement_holds_are_left_out_and_named(monkeypatch, capsys):
+    pytest.importorskip("torch", reason="a device is described by torch")
+    from wts_lab import walk as walk_module
+
+    cases = find("grid-greedy").cases[:2]
+    monkeypatch.setattr(walk_module, "device_gpu", lambda device: "gpu")
+
+    def spec(case, gpu):
+        if case.batch == 2:
+            raise PlanError("no placement fits")
+
+    monkeypatch.setattr(bench_gpu, "walk_spec", spec)
+    assert run.plannable((*cases, *find("smoke").cases[3:])) == [cases[0], find("smoke").cases[3]]
+    assert capsys.readouterr().err == "left out resident int8x2, V 129,280, rank 256, batch 2: no placement fits\n"
 
 
 def test_an_unknown_benchmark_lists_the_known_ones(capsys):
     assert run.main(["speed"]) == 2
-    assert "declared are walks, headline, placements, exchanges, probes, phases, smoke" in capsys.readouterr().err
+    assert f"declared are {', '.join(declared())}" in capsys.readouterr().err
 
 
 def test_without_a_name_the_benchmarks_are_listed(capsys):
@@ -68,14 +168,17 @@ def test_options_reach_the_measurement(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(run, "measure", measure)
     monkeypatch.setattr(run, "require_device", lambda: None)
-    assert run.main(["walks", "--out", str(tmp_path), "--repeats", "7", "--commit", "abc", "--no-dirty", "--quiet", "--record", "again"]) == 0
-    assert seen["cases"] == 16 and seen["steps"] == (1, 2, 4, 7, 11, 15, 16) and seen["processes"] == 3
+    monkeypatch.setattr(run, "plannable", list)
+    words = ["--repeats", "7", "--commit", "abc", "--no-dirty", "--quiet", "--record", "again", "--sglang-root", "unpacked"]
+    assert run.main(["walks", "--out", str(tmp_path), *words]) == 0
+    assert seen["engine_root"] == Path("unpacked") and seen["cases"] == 16 and seen["steps"] == (1, 2, 4, 7, 11, 15, 16) and seen["processes"] == 3
     assert (seen["repeats"], seen["commit"], seen["git_dirty"], seen["progress"], seen["case_name"]) == (7, "abc", False, False, "again")
     assert "record.parquet" in capsys.readouterr().out
 
 
 def test_a_failed_measurement_is_status_1_with_its_reason(monkeypatch, capsys):
     monkeypatch.setattr(run, "require_device", lambda: None)
+    monkeypatch.setattr(run, "plannable", list)
     monkeypatch.setattr(run, "measure", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no CUDA device is visible")))
     assert run.main(["smoke"]) == 1
     assert "no CUDA device" in capsys.readouterr().err
@@ -100,12 +203,17 @@ def test_phases_are_recorded_with_the_clock_and_the_commit_given(monkeypatch, tm
         open = classmethod(lambda cls: cls())
         clocks = lambda self: SimpleNamespace(sm_clock_mhz=1980.0)  # noqa: E731
 
-    walk = SimpleNamespace(grid_blocks=132, placement=Placement(8, 40, 32, 0, 0), build=SimpleNamespace(registers_per_thread=255, spill_bytes=0))
+    case = resident_case(*DISSECTED[-1][:1])
+    walk = SimpleNamespace(
+        grid_blocks=132, placement=Placement(8, 40, 32, 0, 0), spec=SimpleNamespace(replicas=1),
+        build=SimpleNamespace(registers_per_thread=255, spill_bytes=0),
+    )  # fmt: skip
     asked = []
 
     def measured(repeats, clock_mhz):
         asked.append((repeats, clock_mhz))
-        return [phases._row(walk, "walk_phase", "exchange", 16, [0.9, 0.92, 0.91])]
+        clocks = {"products": [0, 0, 0], "exchange": [16 * 1782, 16 * 1821, 16 * 1801]}
+        return phases.phase_rows(case, bench_gpu.walk_facts(walk), clocks, clock_mhz)
 
     monkeypatch.setattr(nvml, "NvmlDevice", Clocked)
     monkeypatch.setattr(phases, "measure_phases", measured)
@@ -117,6 +225,8 @@ def test_phases_are_recorded_with_the_clock_and_the_commit_given(monkeypatch, tm
     (path,) = (tmp_path / "h200-sxm").glob("*-phases.parquet")
     (row,) = frame_rows(read_walk(path))
     assert (row["variant"], row["git_commit"], row["git_dirty"], row["sm_clock_mhz_after"]) == ("exchange", "abc", True, 1980.0)
+    assert (row["probe"], row["head_kind"], row["gru_size"], row["register_tiles"], row["steps"]) == ("walk_phase", "domino", 1024, 40, 16)
+    assert row["samples_us"] == pytest.approx([0.9, 0.91969697, 0.90959596])
     assert "median   0.910 us" in capsys.readouterr().out
 
 
@@ -256,4 +366,8 @@ def test_a_file_that_is_no_record_is_status_2(tmp_path, capsys):
 def test_points_read_as_text(tmp_path):
     result = compare(*[read_walk(record(tmp_path / name, values)) for name, values in (("a.parquet", [2.5, 2.5]), ("b.parquet", [2.9, 2.9]))])
     assert describe(result.points[0].point) == "wts resident int8x2 V 151,936 rank 256 warm 1 steps"
+    facts = {"head_kind": "rnn", "hidden_size": 2560, "batch": 8, "temperature": 1.0, "probe": "state"}
+    assert describe(result.points[0].point | facts) == (
+        "wts resident int8x2 V 151,936 rank 256 rnn hidden 2560 batch 8 temperature 1.0 state alone warm 1 steps"
+    )
     assert lines(result)[-1].startswith("2 points: 0 faster, 0 same, 2 slower")

@@ -117,6 +117,19 @@ def make_walk(case: WalkCase, head: Any, steps: int, engine_root: str | None = N
     return Walk(head, steps=steps, **walk_options(case))
 
 
+def walk_facts(walk: Any) -> dict[str, Any]:
+    """Columns that only a built walk knows; None where it has no such thing."""
+    build, spec, placement = (getattr(walk, name, None) for name in ("build", "spec", "placement"))
+    tiers = ("warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
+    return {
+        "grid_blocks": getattr(walk, "grid_blocks", None),
+        **{name: getattr(placement, name, None) for name in tiers},
+        "exchange": None if spec is None else exchange_name(spec.replicas),
+        "registers_per_thread": getattr(build, "registers_per_thread", None),
+        "spill_bytes": getattr(build, "spill_bytes", None),
+    }
+
+
 Capture = Callable[[Callable[[], Any]], Callable[[], None]]
 """Turns a function that enqueues work into one that repeats it: a CUDA graph and its replay."""
 
@@ -209,16 +222,7 @@ class Subject:
 
     def facts(self) -> dict[str, Any]:
         """Columns that only the built walk knows."""
-        walk, build, spec = self._walk, getattr(self._walk, "build", None), getattr(self._walk, "spec", None)
-        placement = getattr(walk, "placement", None)
-        tiers = ("warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
-        return {
-            "grid_blocks": getattr(walk, "grid_blocks", None),
-            **{name: getattr(placement, name, None) for name in tiers},
-            "exchange": None if spec is None else exchange_name(spec.replicas),
-            "registers_per_thread": getattr(build, "registers_per_thread", None),
-            "spill_bytes": getattr(build, "spill_bytes", None),
-        }
+        return walk_facts(self._walk)
 
     def _make(self, head: Any) -> Any:
         """The walk of this case over a head."""

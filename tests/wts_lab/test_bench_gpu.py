@@ -176,12 +176,12 @@ class TwinWalk:
         return tokens
 
 
-def twin_subject(case, inputs, **options):
+def twin_subject(case, inputs, steps=(1, 3, STEPS), **options):
     class OfTwin(Subject):
         def _make(self, head):
             return TwinWalk(head, case, **options) if case.precision == "int8x2" else StepwiseWalk(head, rounding=case.rounding)
 
-    return OfTwin(case, inputs, (1, 3, STEPS), lambda: None, eager)
+    return OfTwin(case, inputs, steps, lambda: None, eager)
 
 
 @pytest.mark.parametrize("rounding", ["once", "twice", "none"])
@@ -209,12 +209,8 @@ def test_a_sampled_walk_is_compared_under_the_same_noise_in_every_call(make):
 def test_walks_of_other_heads_are_compared_with_their_twin(kind, temperature):
     case = resident_case(KINDS[kind], batch=2, temperature=temperature, logits_kept=kind != "pool")
     inputs = GroupInputs([case], STEPS, seed=9, device="cpu")
-    agreement = twin_subject(case, inputs).check()
-    assert agreement.tokens_match == 1.0 and agreement.logits_match in (None, 1.0) and agreement.tokens_agree_reference > 0.8
-    inputs.head.projection.neg_()
-    subject = twin_subject(case, inputs)
-    subject._walk.head = draw_head(KINDS[kind], torch.Generator().manual_seed(1))
-    assert subject.check().tokens_match < 0.6, "other weights choose other tokens"
+    agreement = twin_subject(case, inputs, steps=(2, STEPS)).check()
+    assert agreement.tokens_match == 1.0 and agreement.logits_match == (None if kind == "pool" else 1.0) and agreement.tokens_agree_reference > 0.8
 
 
 def test_tokens_and_kept_logits_that_differ_are_counted():
