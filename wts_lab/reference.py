@@ -16,7 +16,8 @@ Columns from ``vocab_size`` on are padding and are never chosen. A row of −inf
 
 A sampled twin is the kernel's equal at temperature 1, where division is exact, as far as the machine's logarithms are the kernel's
 (torch on a GPU); here they differ by up to 2 ulp each. At other temperatures the kernel divides as SGLang's Triton kernel does
-(``div.full.f32``, up to 2 ulp), which no twin repeats. Either may swap two keys that nearly tie.
+(``div.full.f32``, up to 2 ulp: the compiler makes it a product with the temperature's approximate reciprocal, on sm_80 to sm_120),
+which no twin repeats. Either may swap two keys that nearly tie.
 
 The integer products are float32 BLAS products: every partial sum is an integer below 127·127·512 = 8.26e6 < 2^24, so each is
 exact in any order. The same walk in torch, for many walks on a GPU, is `twin_torch.py`; the bf16 stepwise walk that engines run
