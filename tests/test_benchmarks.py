@@ -63,6 +63,14 @@ def test_all_heads_are_measured_at_both_shapes():
     assert {case.head.kind for case in cases if case.temperature} == {"markov", "gated", "rnn"}
 
 
+def test_batches_are_measured_in_every_way():
+    ways = {(case.batch, case.temperature, case.mode, case.precision) for case in find("batches").cases}
+    greedy = {("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"), ("stepwise", "bf16")}
+    sampled = {("resident", "int8x2"), ("streaming", "int8x2")}
+    batches = (1, 2, 4, 8, 16, 32)
+    assert ways == {(batch, temperature, *way) for batch in batches for temperature, some in ((0, greedy), (1, sampled)) for way in some}
+
+
 def test_the_headline_has_the_shapes_of_the_speed_table():
     shapes = [(case.head.kind, case.head.vocab_size, case.mode, case.batch, case.temperature, case.logits_kept) for case in find("headline").cases]
     size = 151_936

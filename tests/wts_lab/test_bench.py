@@ -18,7 +18,7 @@ from cost_model.errors import BadInput
 from cost_model.head import Head
 from cost_model.measurement import RecordError, read_walk
 from cost_model.placement import Placement
-from wts_lab import bench_run
+from wts_lab import bench_run, environment
 from wts_lab.bench import PointSamples, WalkCase, WrongKernel, comparison_cases, measure, measure_probes, stream_points
 from wts_lab.bench_plan import (
     RunPlan, burst_sizes, engine_case, exchange_name, exchange_replicas, group_cases, order_bursts, resident_case, stepwise_case, streaming_case,
@@ -403,6 +403,29 @@ def test_a_run_of_another_commit_does_not_take_up_old_parts(simulated, tmp_path)
     again = Workers(simulated.Bench)
     measure(CASES, **{**REQUEST, "commit": "decade"}, out=tmp_path, run_worker=again)
     assert len(again.measured) == 6
+
+
+def test_a_run_goes_on_where_the_engine_lies_elsewhere_and_no_row_says_where(simulated, tmp_path, monkeypatch):
+    cases, roots = [*comparison_cases(SMALL), engine_case(SMALL, "MarkovGreedyStep"), *comparison_cases(LARGE)], []
+    monkeypatch.setattr(environment, "command_line", lambda: f"python measure.py --sglang-root {tmp_path / 'here'} --out runs")
+
+    class RootedWorkers(Workers):
+        def __call__(self, plan_file, *others):
+            roots.append(json.loads(plan_file.read_text())["plan"]["engine_root"])
+            super().__call__(plan_file, *others)
+
+    with pytest.raises(RuntimeError, match="lost the GPU"):
+        measure(cases, **REQUEST, out=tmp_path, run_worker=RootedWorkers(simulated.Bench, fail_before=3), engine_root=tmp_path / "here")
+    path = measure(cases, **REQUEST, out=tmp_path, run_worker=RootedWorkers(simulated.Bench), engine_root=tmp_path / "there")
+    assert roots == [str(tmp_path / "here")] * 2 + [str(tmp_path / "there")] * 2
+    frame = read_walk(path)
+    assert len(frame) == 3 * 9 * 3 * 2
+    assert set(frame["command"]) == {"python measure.py --out runs"}
+
+
+@pytest.mark.parametrize("written", ["--sglang-root /a/b --out x", "--out x --sglang-root=/a/b", "--out x --sglang-root '/a b'", "--out x --sglang-root"])
+def test_the_engines_folder_is_cut_from_a_command(written):
+    assert bench_run._without_engine_root(f"python -m benchmarks.run engine {written}") == "python -m benchmarks.run engine --out x"
 
 
 def test_an_interruption_says_what_is_kept_and_how_to_go_on(simulated, tmp_path):
