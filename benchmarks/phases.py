@@ -15,7 +15,7 @@ import argparse
 import statistics
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -33,19 +33,16 @@ SEED = 0
 PHASE_PROBE = "walk_phase"
 
 
-def measure_phases(repeats: int, sm_clock_mhz: float) -> list[dict[str, Any]]:
-    """Rows of every head, without provenance, each of the last of ``repeats`` walks.
+def measure_phases(repeats: int, read_clock_mhz: Callable[[], float]) -> list[dict[str, Any]]:
+    """Rows of every head, without provenance, each of the last of ``repeats`` walks; raises what :class:`wts_lab.walk.Walk` raises.
 
-    ``sm_clock_mhz`` is the clock that the counts are divided by; raises what :class:`wts_lab.walk.Walk` raises.
+    ``read_clock_mhz`` tells the present clock. It is asked while a head is walked: an idle GPU may run at another.
     """
-    rows = []
-    for head, batch in DISSECTED:
-        rows += _measure_case(resident_case(head, batch=batch), repeats, sm_clock_mhz)
-    return rows
+    return [row for head, batch in DISSECTED for row in measure_case(resident_case(head, batch=batch), repeats, read_clock_mhz)]
 
 
-def _measure_case(case: WalkCase, repeats: int, sm_clock_mhz: float) -> list[dict[str, Any]]:
-    """Rows of one head; its weights and buffers are freed with this call."""
+def measure_case(case: WalkCase, repeats: int, read_clock_mhz: Callable[[], float]) -> list[dict[str, Any]]:
+    """Rows of one head, as :func:`measure_phases`; its weights and buffers are freed with this call."""
     from wts_lab.abi import PHASES
     from wts_lab.bench_gpu import walk_facts, walk_options
     from wts_lab.bench_inputs import GroupInputs
@@ -55,6 +52,7 @@ def _measure_case(case: WalkCase, repeats: int, sm_clock_mhz: float) -> list[dic
     walk = Walk(inputs.head, steps=STEPS, **walk_options(case) | {"probe": "phases"})
     for _ in range(repeats):
         walk(inputs.base, inputs.anchor, **inputs.options(case))
+    sm_clock_mhz = read_clock_mhz()
     walk.check()
     return phase_rows(case, walk_facts(walk), dict(zip(PHASES, walk.phase_clocks.T.tolist())), sm_clock_mhz)
 
@@ -86,7 +84,7 @@ def record_phases(
     before = device.clocks()
     if before.sm_clock_mhz is None:
         raise BadInput("the driver does not tell the clock, so counts of clocks cannot be turned to microseconds; `wts-lab doctor` looks at NVML")
-    rows = measure_phases(repeats, before.sm_clock_mhz)
+    rows = measure_phases(repeats, lambda: device.clocks().sm_clock_mhz)
     after, now = device.clocks(), datetime.now(timezone.utc)
     shared = snapshot() | {
         "run_id": uuid.uuid4().hex, "process_index": PROCESS, "recorded_at_utc": now.isoformat(timespec="seconds"),

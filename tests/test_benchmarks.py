@@ -218,8 +218,8 @@ def test_phases_are_recorded_with_the_clock_and_the_commit_given(monkeypatch, tm
     )  # fmt: skip
     asked = []
 
-    def measured(repeats, clock_mhz):
-        asked.append((repeats, clock_mhz))
+    def measured(repeats, read_clock_mhz):
+        asked.append((repeats, clock_mhz := read_clock_mhz()))
         clocks = {"products": [0, 0, 0], "exchange": [16 * 1782, 16 * 1821, 16 * 1801]}
         return phases.phase_rows(case, bench_gpu.walk_facts(walk), clocks, clock_mhz)
 

@@ -131,7 +131,8 @@ class WalkCase:
         unusual = (
             (self.probe, self.probe != NO_PROBE), (f"{self.head.kind} {self.head.name}", self.head.kind != "markov"),
             (f"batch {self.batch}", self.batch > 1), (f"temperature {self.temperature:g}", self.temperature > 0),
-            ("logits kept", self.logits_kept),
+            ("logits kept", self.logits_kept), (f"rounding {self.rounding}", self.fused and self.rounding != "once"),
+            (self.variant, self.fused and self.variant not in (self.mode, self.probe)),
         )
         return ", ".join((name, f"V {self.head.vocab_size:,}", f"rank {self.head.rank}", *(text for text, holds in unusual if holds)))
 

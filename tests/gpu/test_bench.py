@@ -125,10 +125,10 @@ def test_the_engines_paths_are_timed_beside_ours(pytestconfig):
 
 
 def test_the_phases_of_every_kind_of_head_add_up_to_about_a_step():
-    from benchmarks.phases import _measure_case
+    from benchmarks.phases import measure_case
 
     for head in (HEAD, GATED, RNN, DOMINO):
-        rows = _measure_case(resident_case(head), 3, 1000.0)
+        rows = measure_case(resident_case(head), 3, lambda: 1000.0)
         assert {row["probe"] for row in rows} == {"walk_phase"} and {row["head_kind"] for row in rows} == {head.kind}
         assert len({row["variant"] for row in rows}) == len(rows) >= 5
         total_us = sum(statistics.median(row["samples_us"]) for row in rows)

@@ -533,6 +533,8 @@ def test_a_worker_is_stopped_when_the_run_is_cancelled(tmp_path, monkeypatch):
 def test_labels_name_mode_precision_and_shape():
     sampled = resident_case(GATED, batch=8, temperature=1.0, logits_kept=True)
     assert sampled.label == "resident int8x2, V 512, rank 32, gated gated, batch 8, temperature 1, logits kept"
+    assert resident_case(SMALL, rounding="none", variant="w8").label == "resident int8x2, V 512, rank 32, rounding none, w8"
+    assert resident_case(SMALL, probe="exchange", variant="exchange").label == "resident int8x2, V 512, rank 32, exchange"
     assert engine_case(SMALL, "MarkovGreedyStep").label == "sglang-0.5.23 MarkovGreedyStep, V 512, rank 32"
     assert streaming_case(SMALL, "bf16").label == "streaming bf16, V 512, rank 32"
     assert stepwise_case(LARGE).label == "stepwise torch, V 1,024, rank 32"
