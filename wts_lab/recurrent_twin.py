@@ -36,7 +36,7 @@ ACTIVATION_CONSTANTS = {
     "kExp4": 0.0416668579,
     "kExp5": 0.00836622901,
     "kExp6": 0.00138982735,
-    "kSaturation": 87.0,
+    "kSaturation": 88.0,
 }
 """fp32 constants of the activations, by their names in csrc/walk/activation.cuh; a test holds the two together."""
 
@@ -45,18 +45,16 @@ ACTIVATION_CONSTANTS = {
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
-    """``1 / (1 + e^−x)`` of float32, at most 3 units in the last place from it where ``|x| ≤ 87``; beyond, 0 or 1. NaN passes."""
-    y = -x.abs()
-    power, fraction = _exponential(y)
-    small = torch.where(y < -ACTIVATION_CONSTANTS["kSaturation"], 0.0, power * fraction + power)
+    """``1 / (1 + e^−x)`` of float32, at most 3 units in the last place from it; 0 where it would not be a normal number. NaN passes."""
+    power, fraction = _exponential(-x.abs())
+    small = power * fraction + power
     return torch.where(x < 0, small, 1.0) / (small + 1.0)
 
 
 def tanh(x: torch.Tensor) -> torch.Tensor:
     """Hyperbolic tangent of float32, at most 3 units in the last place from it. NaN passes."""
-    y = x.abs() * -2.0
-    power, fraction = _exponential(y)
-    less_one = torch.where(y < -ACTIVATION_CONSTANTS["kSaturation"], -1.0, power * fraction + (power - 1.0))
+    power, fraction = _exponential(x.abs() * -2.0)
+    less_one = power * fraction + (power - 1.0)
     return torch.copysign(-less_one / (less_one + 2.0), x)
 
 
@@ -66,15 +64,15 @@ def silu(x: torch.Tensor) -> torch.Tensor:
 
 
 def _exponential(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``2^n`` and ``e^r − 1`` with ``y = n ln 2 + r``, for ``−kSaturation ≤ y ≤ 0``; anything for other ``y``."""
+    """``2^n`` (0 for n = −127, the least) and ``e^r − 1`` with ``y = n ln 2 + r``, for ``y ≤ 0``."""
     k = ACTIVATION_CONSTANTS
+    y = y.clamp(min=-k["kSaturation"])
     n = torch.round(y * k["kPerLn2"])
     r = (y - n * k["kLn2High"]) - n * k["kLn2Low"]
     square = r * r
     low = r * k["kExp3"] + 0.5
     high = (r * k["kExp5"] + k["kExp4"]) + square * k["kExp6"]
-    exponent = torch.where(y >= -k["kSaturation"], n, 0.0).to(torch.int32)  # of NaN and of numbers beyond, conversion is undefined
-    return ((exponent + 127) << 23).view(torch.float32), r + square * (low + square * high)
+    return ((n.to(torch.int32) + 127) << 23).view(torch.float32), r + square * (low + square * high)
 
 
 # --- steps ---------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,19 @@ __device__ __forceinline__ uint64_t word_of(float value, uint32_t epoch) {
 }
 __device__ __forceinline__ float value_of(uint64_t word) { return __uint_as_float(static_cast<uint32_t>(word >> 32)); }
 
+// Loads that stay in front of the words': a token's row of the table comes from farther away. (Relaxed only for that: ptxas moves
+// loads of constants behind the words, to where they are used.)
+__device__ __forceinline__ uint32_t load_bf16_pair(const uint16_t* from) {
+  uint32_t pair;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(pair) : "l"(from) : "memory");
+  return pair;
+}
+__device__ __forceinline__ float2 load_float_pair(const float* from) {
+  float2 pair;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "l"(from) : "memory");
+  return pair;
+}
+
 // N pairs of words at a fixed distance: all asked for at once, so that other loads can follow before wait().
 template <int N>
 struct WordPairs {
@@ -104,7 +117,7 @@ template <class C>
 struct Recurrence {
   static constexpr bool domino = C::head == HeadKind::domino;
   static constexpr int size = domino ? C::gru : C::rank;  // elements of a state
-  static constexpr int words = 3 * size;                  // products of a state; entries of a token's row of the table
+  static constexpr int words = table_entries<C>;          // 3 size: products of a state; entries of a token's row of the table
   static constexpr int chunks = (C::rank + 63) / 64;      // of a latent: what a warp handles at a time, a pair of elements a lane
   static constexpr int batch_together = C::rows < 4 ? C::rows : 4;  // batch rows and state-matrix rows of one tile of products
   static constexpr int matrix_together = !domino ? 1 : C::rows <= 2 ? 4 : 2;
@@ -198,12 +211,11 @@ struct Recurrence {
   __device__ __forceinline__ uint32_t& largest(int row, int chunk) const {
     return reinterpret_cast<uint32_t*>(shared + largest_offset)[row * chunks + chunk];
   }
-  // Two entries of a token's row of the table, and of the position's terms.
-  __device__ __forceinline__ uint32_t entry_pair(int token, int element) const {
-    return __ldg(reinterpret_cast<const uint32_t*>(p.token_table + static_cast<int64_t>(token) * words + element));
+  __device__ __forceinline__ const uint16_t* entry(int token) const {
+    return p.token_table + static_cast<int64_t>(token) * words;
   }
-  __device__ __forceinline__ float2 place_pair(int row, int position, int terms, int element) const {
-    return __ldg(reinterpret_cast<const float2*>(p.positions + (static_cast<int64_t>(row) * p.steps + position) * terms + element));
+  __device__ __forceinline__ const float* terms(int row, int position) const {
+    return p.positions + (static_cast<int64_t>(row) * p.steps + position) * (domino ? C::rank : words);
   }
 
   __device__ __forceinline__ void keep_rows(const Share& share) const {
@@ -230,7 +242,7 @@ struct Recurrence {
       uint32_t bits = 0;
 #pragma unroll
       for (int i = 0; i < chunks; ++i) bits = max(bits, largest(row, i));
-      const LatentScales scales = scales_of<C>(bits);
+      const LatentScales scales(bits);
       char* const latent = latents + row * C::latent_stride;
       store_pair<C>(latent, 2 * pair, u_pair(row, pair), scales);
       if (pair == 0) store_header<C>(latent, scales);
@@ -263,20 +275,22 @@ struct Recurrence {
   template <int N>
   __device__ __forceinline__ bool rnn_sums(float2 (&z)[N], int token, int row, int position, int element, uint32_t epoch,
                                            bool first) const {
+    const uint16_t* const from_token = entry(token) + element;
+    const float* const from_position = terms(row, position) + element;
     WordPairs<N> product;
-    uint32_t entry[N];
+    uint32_t t[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) t[i] = load_bf16_pair(from_token + i * C::rank);
+#pragma unroll
+    for (int i = 0; i < N; ++i) z[i] = load_float_pair(from_position + i * C::rank);
     if (first) product.clear(epoch);
     else product.ask(state_words(epoch, row) + element, C::rank);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      entry[i] = entry_pair(token, element + i * C::rank);
-      z[i] = place_pair(row, position, words, element + i * C::rank);
-    }
     const bool arrived = product.wait(epoch, p.max_polls);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float2 t = bf16_pair(entry[i]), s = product.value(i);
-      z[i] = make_float2(__fadd_rn(__fadd_rn(z[i].x, t.x), s.x), __fadd_rn(__fadd_rn(z[i].y, t.y), s.y));
+      const float2 from_t = bf16_pair(t[i]), from_s = product.value(i);
+      z[i].x = __fadd_rn(__fadd_rn(z[i].x, from_t.x), from_s.x);
+      z[i].y = __fadd_rn(__fadd_rn(z[i].y, from_t.y), from_s.y);
     }
     return arrived;
   }
@@ -289,21 +303,25 @@ struct Recurrence {
 #pragma unroll 1
     for (int start = threadIdx.x; start < total; start += together * C::threads) {
       WordPairs<3> product[together];
-      uint32_t entry[together][3];
+      uint32_t from_token[together][3];
+      const auto item_of = [&](int k) { return min(start + k * C::threads, total - 1); };
 #pragma unroll
       for (int k = 0; k < together; ++k) {
-        const int item = min(start + k * C::threads, total - 1), row = item / pairs, pair = item % pairs;
-        if (first) product[k].clear(epoch);
-        else product[k].ask(state_words(epoch, row) + 2 * pair, size);
+        const uint16_t* const from = entry(tokens[item_of(k) / pairs]) + 2 * (item_of(k) % pairs);
 #pragma unroll
-        for (int i = 0; i < 3; ++i) entry[k][i] = entry_pair(tokens[row], i * size + 2 * pair);
+        for (int i = 0; i < 3; ++i) from_token[k][i] = load_bf16_pair(from + i * size);
+      }
+#pragma unroll
+      for (int k = 0; k < together; ++k) {
+        if (first) product[k].clear(epoch);
+        else product[k].ask(state_words(epoch, item_of(k) / pairs) + 2 * (item_of(k) % pairs), size);
       }
 #pragma unroll
       for (int k = 0; k < together; ++k) {
         const int item = start + k * C::threads;
         if (item >= total) break;
         arrived &= product[k].wait(epoch, p.max_polls);
-        const float2 r = bf16_pair(entry[k][0]), z = bf16_pair(entry[k][1]), n = bf16_pair(entry[k][2]);
+        const float2 r = bf16_pair(from_token[k][0]), z = bf16_pair(from_token[k][1]), n = bf16_pair(from_token[k][2]);
         const float2 from_r = product[k].value(0), from_z = product[k].value(1), from_n = product[k].value(2);
         uint32_t& state = state_pair(item / pairs, item % pairs);
         const float2 old = bf16_pair(state);
@@ -323,14 +341,14 @@ struct Recurrence {
       const bool present = pair < C::rank / 2;
       float2 u = make_float2(0.0f, 0.0f);
       if (present) {
-        const float2 place = place_pair(row, position, C::rank, 2 * pair);
+        const float2 from_position = load_float_pair(terms(row, position) + 2 * pair);
         while (clock() - ready < kFirstPollClocks) {  // as in exchange_wait
         }
         WordPairs<1> product;
         product.ask(latent_words(epoch, row) + 2 * pair, 0);
         arrived &= product.wait(epoch, p.max_polls);
         const float2 f = product.value(0);
-        u = make_float2(silu(__fadd_rn(f.x, place.x)), silu(__fadd_rn(f.y, place.y)));
+        u = make_float2(silu(__fadd_rn(f.x, from_position.x)), silu(__fadd_rn(f.y, from_position.y)));
       }
       keep_u(row, chunk, present, u);
     });
@@ -364,7 +382,10 @@ struct Recurrence {
   template <int Matrix, int Batch>
   __device__ __forceinline__ void add_products(float (&sum)[Matrix * Batch], const uint16_t* matrix, int first, int last,
                                                int first_row) const {
-    for (int element = 8 * lane; element < size; element += 256) {
+#pragma unroll(Matrix * Batch == 1 ? 4 : 1)  // a single sum waits for nothing but its loads
+    for (int chunk = 0; chunk < (size + 255) / 256; ++chunk) {
+      const int element = 8 * lane + 256 * chunk;
+      if (element >= size) break;
       uint4 w[Matrix];
 #pragma unroll
       for (int i = 0; i < Matrix; ++i) w[i] = *reinterpret_cast<const uint4*>(matrix + min(first + i, last) * size + element);
