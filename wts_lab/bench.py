@@ -20,7 +20,7 @@ from uuid import uuid4
 from cost_model.measurement import walk_row
 from cost_model.workload import ENGINE
 from wts_lab.bench_plan import (
-    DEFAULT_REPEATS, DEFAULT_ROUNDS, Point, WalkCase, burst_sizes, check_points, comparison_cases, group_cases, order_bursts,
+    DEFAULT_REPEATS, DEFAULT_ROUNDS, PARTS, Point, WalkCase, burst_sizes, check_points, comparison_cases, group_cases, order_bursts,
     resident_case, stepwise_case, streaming_case,
 )
 from wts_lab.bench_run import main, measure, measure_probes
@@ -110,7 +110,7 @@ def case_facts(case: WalkCase) -> dict[str, Any]:
         "rounding": case.rounding, "head_kind": head.kind, "vocab_size": head.vocab_size,
         "target_vocab_size": head.target_vocab_size, "padded_vocab_size": head.padded_vocab_size, "rank": head.rank,
         "hidden_size": head.hidden_size, "gru_size": head.gru_size, "candidate_pool": head.candidate_pool,
-        "batch": case.batch, "temperature": case.temperature, "logits_kept": case.logits_kept, "probe": case.probe,
+        "batch": case.batch, "temperature": case.temperature, "logits_kept": case.logits_kept, "probe": PARTS.get(case.probe, case.probe),
     }
 
 

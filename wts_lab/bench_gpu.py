@@ -199,7 +199,7 @@ class Subject:
             self._match_on_timed_weights(tokens, logits)
         elif case.implementation != ENGINE and case.head.kind == "markov":
             self._match_on_exact_weights(tokens, logits)
-        self._raise_reports()
+        self._raise_reports(self._walk)
         if case.probe == NO_PROBE:
             agree = self._agree_with_reference()
         self._inputs.end_check()
@@ -214,7 +214,7 @@ class Subject:
     def recheck(self) -> float:
         """Share of tokens, over all walk lengths, that replays after the timing still give; raises what the walk reports."""
         self._replay_all()
-        self._raise_reports()
+        self._raise_reports(self._walk)
         tally = _Tally()
         for length, seen in self._seen.items():
             tally.add(self._tokens[length], seen)
@@ -242,10 +242,11 @@ class Subject:
         for length in self._replays:
             self._replay(length)
 
-    def _raise_reports(self) -> None:
+    @staticmethod
+    def _raise_reports(walk: Any) -> None:
         """Wait, and raise what only the device could see: a stall, or an anchor out of range."""
-        if hasattr(self._walk, "check"):
-            self._walk.check()
+        if hasattr(walk, "check"):
+            walk.check()
 
     def _match_on_timed_weights(self, tokens: _Tally, logits: _Tally) -> None:
         """Count what equals the int8x2 twin over all walk lengths and several fresh inputs."""
@@ -270,6 +271,7 @@ class Subject:
             tokens.add(tokens_now, expected.tokens)
             if self._case.logits_kept:
                 logits.add(inputs.logits, expected.logits)
+        self._raise_reports(walk)
 
     def _agree_with_reference(self) -> float:
         """Share of steps in which the walk chooses as the bf16 reference, with the same noise where it samples."""

@@ -28,8 +28,9 @@ IMPLEMENTATIONS = (OURS, REFERENCE, ENGINE)
 ENGINE_PATHS = {"MarkovGreedyStep": ("greedy", "none"), "MarkovSampleStep": ("sample", "twice")}
 """The engine's kernels, which name its variants, each with its path in `engines.sglang` and how it rounds logits."""
 
-PARTS = ("fixed_latent", "exchange", "state")
-"""Probes of the walk kernel that repeat one part of a step: products and selection, the exchange, the state update."""
+PARTS = {"fixed_latent": "fixed_latent", "exchange": "walk_exchange", "state": "walk_state"}
+"""Probes of the walk kernel that repeat one part of a step (products and selection, the exchange, the state update), each with its name
+in records, where ``exchange`` is a micro-measurement that calibrates the model."""
 
 DEFAULT_REPEATS = 100
 DEFAULT_PROCESSES = 3
@@ -53,7 +54,7 @@ class WalkCase:
         rounding: ``once``, ``twice`` or ``none``; the reference rounds ``twice`` unless told otherwise.
         temperature: of every row; 0 is greedy.
         logits_kept: whether the step logits are stored too.
-        probe: ``none``, or the one of PARTS that is repeated in place of whole steps.
+        probe: ``none``, or the kernel's probe of PARTS that is repeated in place of whole steps.
 
     Raises:
         BadInput: a field, or a combination of them, that cannot be measured.

@@ -103,8 +103,8 @@ def test_parts_of_a_step_are_timed_beside_it():
     rows = list(stream_points(cases, (1, 16), ("warm",), repeats=10, rounds=1))
     medians = {(row["probe"], row["steps"]): statistics.median(row["samples_us"]) for row in rows}
     assert {row["tokens_match"] for row in rows if row["probe"] != "none"} == {None}
-    slopes = {part: (medians[part, 16] - medians[part, 1]) / 15 for part in ("none", "fixed_latent", "exchange", "state")}
-    assert 0 < slopes["exchange"] < slopes["none"] and 0 < slopes["fixed_latent"] < slopes["none"] and slopes["state"] > 0, slopes
+    slopes = {part: (medians[part, 16] - medians[part, 1]) / 15 for part in ("none", "fixed_latent", "walk_exchange", "walk_state")}
+    assert 0 < slopes["walk_exchange"] < slopes["none"] and 0 < slopes["fixed_latent"] < slopes["none"] and slopes["walk_state"] > 0, slopes
 
 
 def test_the_engines_paths_are_timed_beside_ours(pytestconfig):

@@ -244,7 +244,7 @@ def test_rows_say_what_was_walked(simulated):
     gated, domino = run(simulated.Bench(match=None), cases=cases, steps=(7,), repeats=2)
     names = ("head_kind", "hidden_size", "gru_size", "candidate_pool", "batch", "temperature", "logits_kept", "probe", "steps")
     assert [gated[name] for name in names] == ["gated", 64, None, None, 8, 1.0, True, "none", 7]
-    assert [domino[name] for name in names] == ["domino", 64, 16, 100, 1, 0.0, False, "exchange", 7]
+    assert [domino[name] for name in names] == ["domino", 64, 16, 100, 1, 0.0, False, "walk_exchange", 7]
 
 
 def test_a_walk_that_changes_its_tokens_while_timed_is_an_error(simulated):
