@@ -119,12 +119,13 @@ def make_walk(case: WalkCase, head: Any, steps: int, engine_root: str | None = N
 
 def walk_facts(walk: Any) -> dict[str, Any]:
     """Columns that only a built walk knows; None where it has no such thing."""
-    build, spec, placement = (getattr(walk, name, None) for name in ("build", "spec", "placement"))
+    build, placement = getattr(walk, "build", None), getattr(walk, "placement", None)
+    replicas = getattr(getattr(walk, "spec", None), "replicas", None)
     tiers = ("warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
     return {
         "grid_blocks": getattr(walk, "grid_blocks", None),
         **{name: getattr(placement, name, None) for name in tiers},
-        "exchange": None if spec is None else exchange_name(spec.replicas),
+        "exchange": getattr(walk, "exchange", None) if replicas is None else exchange_name(replicas),
         "registers_per_thread": getattr(build, "registers_per_thread", None),
         "spill_bytes": getattr(build, "spill_bytes", None),
     }
