@@ -134,6 +134,18 @@ def test_a_grid_is_recorded_in_parts_that_together_are_the_grid():
     assert {case.implementation for case in select(find("engine"), ["sglang*"]).cases} == {"sglang-0.5.23"}
 
 
+GRID_WORDS = ("v129280", "v151936", "v154880", "v163840", "v248320", "v262144")
+
+
+@given(st.sets(st.sampled_from(GRID_WORDS), min_size=1, max_size=5), st.sampled_from(["r256", "r512", "r*"]))
+def test_any_part_and_its_rest_are_the_grid(chosen, rank):
+    grid = find("grid-sampled")
+    parts = [select(grid, [",".join(sorted(words)), rank]) for words in (chosen, set(GRID_WORDS) - chosen)]
+    whole = {case for case in grid.cases if rank == "r*" or case.head.rank == int(rank[1:])}
+    assert {case for part in parts for case in part.cases} == whole
+    assert sum(len(part.cases) for part in parts) == len(whole) and parts[0].name != parts[1].name
+
+
 @pytest.mark.parametrize(("name", "only"), [("grid-greedy", "b3"), ("probes", "b1")])
 def test_a_part_without_cases_is_refused_with_the_words_there_are(capsys, name, only):
     assert run.main([name, "--only", only]) == 2

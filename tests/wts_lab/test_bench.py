@@ -168,6 +168,7 @@ def test_a_plan_is_known_by_everything_but_its_command():
         return RunPlan(**{**values, **changes})
 
     assert plan().fingerprint == plan(provenance={"git_commit": "abc", "command": "two"}).fingerprint
+    assert plan().fingerprint == plan(engine_root="/somewhere").fingerprint
     others = [plan(provenance={"git_commit": "abd"}), plan(repeats=6), plan(steps=(1, 8)), plan(gpu_id="a"), plan(cases=comparison_cases(LARGE))]
     assert len({plan().fingerprint, *(other.fingerprint for other in others)}) == 6
     assert RunPlan.from_dict(json.loads(json.dumps(plan().as_dict()))) == plan()
