@@ -2,7 +2,9 @@
 
 A record is written once, to ``<out>/<gpu>/<date>-<name>.parquet``; an interrupted run goes on when the same command is given
 again, on another machine too if the folder is there. ``--only`` records a part of a benchmark under a name of its own, so that a grid
-fits slices of time: ``grid-greedy --only v151936 --only b1,b2``. Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
+fits slices of time: ``grid-greedy --only v151936 --only b1,b2``.
+
+Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
 """
 
 from __future__ import annotations

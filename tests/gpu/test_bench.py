@@ -51,7 +51,7 @@ def test_all_walks_of_a_small_head_are_checked_and_timed_in_every_l2_state():
         assert len(row["samples_us"]) + row["samples_dropped"] == 5
         assert all(sample > 0 for sample in row["samples_us"])
         if row["implementation"] == "wts":
-            assert row["registers_per_thread"] > 0 and row["exchange"].startswith("slots-x") and row["warps"] > 0
+            assert row["registers_per_thread"] > 0 and row["warps"] > 0 and row["grid_blocks"] > 0
 
 
 SIZES = {"vocab_size": 4096, "target_vocab_size": 4096, "padded_vocab_size": 4096, "rank": 64, "hidden_size": 96}
