@@ -120,7 +120,7 @@ struct Recurrence {
   static constexpr int words = table_entries<C>;          // 3 size: products of a state; entries of a token's row of the table
   static constexpr int chunks = (C::rank + 63) / 64;      // of a latent: what a warp handles at a time, a pair of elements a lane
   static constexpr int batch_together = C::rows < 4 ? C::rows : 4;  // batch rows and state-matrix rows of one tile of products
-  static constexpr int matrix_together = !domino ? 1 : C::rows <= 2 ? 4 : 2;
+  static constexpr int matrix_together = !domino ? 1 : C::rows == 1 ? 4 : 2;
 
   static constexpr int row_bytes = size * 2;  // of a state, or of a row of either matrix
   static constexpr int u_offset = C::rows * row_bytes;
