@@ -14,8 +14,9 @@ from fnmatch import fnmatchcase
 from cost_model.errors import BadInput
 from cost_model.head import Head
 from cost_model.placement import Placement
+from cost_model.workload import EXCHANGES
 from wts_lab.bench_plan import (
-    PARTS, WalkCase, comparison_cases, engine_case, exchange_name, group_cases, resident_case, stepwise_case, streaming_case,
+    PARTS, WalkCase, comparison_cases, engine_case, group_cases, resident_case, stepwise_case, streaming_case,
 )
 
 VOCAB_SIZES = (129_280, 151_936, 154_880, 248_320)
@@ -113,8 +114,8 @@ def declared() -> dict[str, Benchmark]:
                   _part_cases(), FIT_STEPS, ("warm",)),
         Benchmark("placements", "how a step depends on warps and on tiles in registers, shared memory, stream and staging ring", "walks",
                   _placement_cases(), FIT_STEPS, ("warm",), repeats=GRID_REPEATS),
-        Benchmark("exchanges", "how a resident step depends on the copies of the exchange words", "walks",
-                  tuple(_with_replicas(resident_case(QWEN3), count) for count in (1, 2, 4, 8, 16, 33)), FIT_STEPS, ("warm",)),
+        Benchmark("exchanges", "how a resident step depends on where the words lie that the blocks exchange", "walks",
+                  _exchange_cases(), FIT_STEPS, ("warm",)),
         Benchmark("probes", "everything that calibrates the cost model", "probes"),
         Benchmark("phases", "where a resident step's time goes, phase by phase, for every kind of head", "phases", processes=1),
         Benchmark("smoke", "whether measuring works at all: one small head, one process, seconds", "walks",
@@ -207,10 +208,9 @@ def _placement_cases() -> tuple[WalkCase, ...]:
     return tuple(found)
 
 
-def _with_replicas(case: WalkCase, count: int) -> WalkCase:
-    """The case with another number of copies of the exchange words, named after it."""
-    name = exchange_name(count)
-    return replace(case, exchange=name, variant=name)
+def _exchange_cases() -> tuple[WalkCase, ...]:
+    """Every exchange at one, a few and many words a block, each named after it."""
+    return tuple(resident_case(QWEN3, batch=batch, exchange=name, variant=name) for batch in (1, 8, 32) for name in EXCHANGES)
 
 
 def find(name: str) -> Benchmark:

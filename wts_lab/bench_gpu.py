@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cost_model.measurement import NO_PROBE
 from cost_model.workload import ENGINE, REFERENCE
 from wts_lab.bench_inputs import GroupInputs, checked_draws
-from wts_lab.bench_plan import ENGINE_PATHS, WalkCase, exchange_name, exchange_replicas
+from wts_lab.bench_plan import ENGINE_PATHS, WalkCase
 from wts_lab.nvml import ClockReading, NvmlDevice
 from wts_lab.timing import CudaQueue, GateTimer
 
@@ -88,16 +88,15 @@ class Flusher:
 
 
 def walk_options(case: WalkCase) -> dict[str, Any]:
-    """What a fused case asks of :class:`wts_lab.walk.Walk` and of ``plan_walk``; the usual is left to them."""
+    """What a fused case asks of ``plan_walk``, and of :class:`wts_lab.walk.Walk` beside the exchange; the usual is left to them."""
     asked = {"max_batch": case.batch, "rounding": case.rounding, "sampling": case.temperature > 0, "probe": case.probe}
     options = {"mode": case.mode, "precision": case.precision, "placement": case.placement}
-    options |= {name: value for name, value in asked.items() if value != USUAL[name]}
-    return options | ({} if case.exchange is None else {"replicas": exchange_replicas(case.exchange)})
+    return options | {name: value for name, value in asked.items() if value != USUAL[name]}
 
 
 def walk_spec(case: WalkCase, gpu: Gpu) -> WalkSpec:
-    """The instantiation that a fused case runs on a GPU; raises as :func:`wts_lab.walk.plan_walk`."""
-    from wts_lab.walk import plan_walk
+    """The instantiation that a fused case runs on a GPU; raises as :func:`wts_lab.walk_plan.plan_walk`."""
+    from wts_lab.walk_plan import plan_walk
 
     return plan_walk(gpu, case.head, **walk_options(case)).spec
 
@@ -114,18 +113,18 @@ def make_walk(case: WalkCase, head: Any, steps: int, engine_root: str | None = N
         return SglangWalk(head, path=ENGINE_PATHS[case.variant][0], root=engine_root)
     from wts_lab.walk import Walk
 
-    return Walk(head, steps=steps, **walk_options(case))
+    exchange = {} if case.exchange is None else {"exchange": case.exchange}
+    return Walk(head, steps=steps, **walk_options(case), **exchange)
 
 
 def walk_facts(walk: Any) -> dict[str, Any]:
     """Columns that only a built walk knows; None where it has no such thing."""
     build, placement = getattr(walk, "build", None), getattr(walk, "placement", None)
-    replicas = getattr(getattr(walk, "spec", None), "replicas", None)
     tiers = ("warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles")
     return {
         "grid_blocks": getattr(walk, "grid_blocks", None),
         **{name: getattr(placement, name, None) for name in tiers},
-        "exchange": getattr(walk, "exchange", None) if replicas is None else exchange_name(replicas),
+        "exchange": getattr(walk, "exchange", None),
         "registers_per_thread": getattr(build, "registers_per_thread", None),
         "spill_bytes": getattr(build, "spill_bytes", None),
     }

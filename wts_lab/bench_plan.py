@@ -20,7 +20,9 @@ from cost_model.errors import BadInput
 from cost_model.head import Head
 from cost_model.measurement import NO_PROBE
 from cost_model.placement import Placement
-from cost_model.workload import ENGINE, L2_STATES, MAX_BATCH, MODES, OURS, PRECISIONS, REFERENCE, ROUNDINGS, require_whole, require_word
+from cost_model.workload import (
+    ENGINE, EXCHANGES, L2_STATES, MAX_BATCH, MODES, OURS, PRECISIONS, REFERENCE, ROUNDINGS, require_whole, require_word,
+)
 
 IMPLEMENTATIONS = (OURS, REFERENCE, ENGINE)
 """What can be launched here; an engine's own paths need its unpacked files (`RunPlan.engine_root`)."""
@@ -50,7 +52,7 @@ class WalkCase:
         head: shape of the head.
         batch: rows walked together, 1 to 32.
         placement: placement to build; ``None`` for the planner's.
-        exchange: how the blocks agree, ``slots-x<replicas>``; ``None`` for the walk's own default.
+        exchange: where the words lie that the blocks exchange, one of EXCHANGES; ``None`` for the walk's own default.
         rounding: ``once``, ``twice`` or ``none``; the reference rounds ``twice`` unless told otherwise.
         temperature: of every row; 0 is greedy.
         logits_kept: whether the step logits are stored too.
@@ -81,7 +83,7 @@ class WalkCase:
         require_word("probe", self.probe, (NO_PROBE, *PARTS))
         require_whole("batch", self.batch, 1, MAX_BATCH)
         if self.exchange is not None:
-            exchange_replicas(self.exchange)
+            require_word("exchange", self.exchange, EXCHANGES)
         if not isinstance(self.temperature, (int, float)) or not 0 <= self.temperature < math.inf:
             raise BadInput(f"temperature is {self.temperature!r}; it must be a finite number of at least 0 (0 is greedy)")
         for problem in (*self._problems_of_any(), *(self._problems_of_fused() if self.fused else self._problems_of_stepwise())):

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.head import Head  # noqa: E402
 from cost_model.measurement import read_walk  # noqa: E402
+from cost_model.workload import DEFAULT_EXCHANGE  # noqa: E402
 from wts_lab.bench import comparison_cases, measure, stream_points  # noqa: E402
 from wts_lab.bench_gpu import Flusher, GpuBench  # noqa: E402
 from wts_lab.bench_plan import engine_case, resident_case, stepwise_case, streaming_case  # noqa: E402
@@ -51,7 +52,7 @@ def test_all_walks_of_a_small_head_are_checked_and_timed_in_every_l2_state():
         assert len(row["samples_us"]) + row["samples_dropped"] == 5
         assert all(sample > 0 for sample in row["samples_us"])
         if row["implementation"] == "wts":
-            assert row["registers_per_thread"] > 0 and row["warps"] > 0 and row["grid_blocks"] > 0
+            assert row["registers_per_thread"] > 0 and row["exchange"] == DEFAULT_EXCHANGE and row["warps"] > 0
 
 
 SIZES = {"vocab_size": 4096, "target_vocab_size": 4096, "padded_vocab_size": 4096, "rank": 64, "hidden_size": 96}

@@ -59,7 +59,7 @@ def test_the_comparison_has_the_four_walks_that_split_the_gain():
         ({"temperature": -0.5}, "temperature is -0.5"),
         ({"temperature": float("nan")}, "finite number of at least 0"),
         ({"temperature": 1.0, "rounding": "none"}, "choose rounding once or twice"),
-        ({"exchange": "atomic"}, "write slots-x<replicas>"),
+        ({"exchange": "atomic"}, "choose one of near-lines, spread-lines, dense-lines"),
         ({"rounding": "thrice"}, "rounding is 'thrice'"),
         ({"probe": "phases"}, "choose one of none, fixed_latent, exchange, state"),
         ({"head": GATED, "precision": "bf16"}, "bf16 walk of a gated head has no exact twin"),
@@ -80,7 +80,7 @@ def test_a_case_that_cannot_be_measured_is_refused_with_the_mend(fields, message
 def test_cases_survive_the_way_to_json_and_back():
     placement = Placement(8, 40, 32, 0, 0)
     cases = (
-        *comparison_cases(SMALL), WalkCase("wts", "tuned", "resident", "int8x2", LARGE, placement=placement, exchange="slots-x4"),
+        *comparison_cases(SMALL), WalkCase("wts", "tuned", "resident", "int8x2", LARGE, placement=placement, exchange="dense-lines"),
         *comparison_cases(GATED, batch=8, temperature=1.0, logits_kept=True), resident_case(DOMINO, probe="state"),
         engine_case(SMALL, "MarkovSampleStep", batch=4, temperature=0.7),
     )  # fmt: skip

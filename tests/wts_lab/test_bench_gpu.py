@@ -247,9 +247,9 @@ def test_stepwise_walks_of_other_heads_agree_with_the_reference_and_have_no_twin
 
 def test_what_a_fused_case_asks_of_the_walk_leaves_the_usual_out():
     assert walk_options(resident_case(SHAPE)) == {"mode": "resident", "precision": "int8x2", "placement": None}
-    case = resident_case(SHAPE, batch=8, rounding="twice", temperature=1.0, exchange="slots-x4", probe="state")
+    case = resident_case(SHAPE, batch=8, rounding="twice", temperature=1.0, exchange="dense-lines", probe="state")
     assert walk_options(case) == {"mode": "resident", "precision": "int8x2", "placement": None, "max_batch": 8, "rounding": "twice",
-                                  "sampling": True, "probe": "state", "replicas": 4}  # fmt: skip
+                                  "sampling": True, "probe": "state"}  # fmt: skip
 
 
 def test_the_plan_and_the_engine_module_agree_on_its_paths():
