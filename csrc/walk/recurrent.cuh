@@ -22,7 +22,6 @@
 // and a product with its own rounding are the same), then lanes add up across distances 16, 8, 4, 2, 1.
 #pragma once
 #include <cstdint>
-#include <type_traits>
 #include "exchange.cuh"
 #include "latent.cuh"
 
@@ -47,7 +46,7 @@ __device__ __forceinline__ float2 load_float_pair(const float* from) {
   return pair;
 }
 
-// N pairs of words at a fixed distance: all asked for at once, so that other loads can follow before wait().
+// N pairs of words at a fixed distance, asked for together and awaited together.
 template <int N>
 struct WordPairs {
   const uint64_t* first;
@@ -82,7 +81,7 @@ struct WordPairs {
 };
 
 // Adds up N values a lane across the warp, in the order of the file's head; lane l ends with the sum of value l / (32 / N).
-// Each exchange halves the values a lane still carries, so N sums cost little more shuffles than one.
+// Each exchange halves the values that a lane still carries, so N sums cost few more shuffles than one.
 template <int N>
 __device__ __forceinline__ float fold(float (&value)[N], int lane) {
   static_assert((N & (N - 1)) == 0 && N <= 32, "a power of two");
@@ -144,8 +143,8 @@ struct Recurrence {
     int first, count, kept;
     __device__ __forceinline__ Share(const uint16_t* whole, int total, char* copy_, int capacity)
         : copy(copy_),
-          first(static_cast<int>(static_cast<int64_t>(blockIdx.x) * total / gridDim.x)),
-          count(static_cast<int>(static_cast<int64_t>(blockIdx.x + 1) * total / gridDim.x) - first),
+          first(static_cast<int>(blockIdx.x * static_cast<uint32_t>(total) / gridDim.x)),
+          count(static_cast<int>((blockIdx.x + 1) * static_cast<uint32_t>(total) / gridDim.x) - first),
           kept(min(count, capacity)) {
       matrix = whole + static_cast<int64_t>(first) * size;
     }

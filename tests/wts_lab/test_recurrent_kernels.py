@@ -59,11 +59,11 @@ CONFIGS = {
     # arguments of Config, and the registers of a thread that the compiler may take
     "gated": ("1, 256, 0, HeadKind::gated, 8, true, 0, 0", 64),
     "rnn": ("1, 256, 0, HeadKind::rnn, 8, true, 6, 0", 64),
-    "rnn-odd-bf16": ("4, 96, 0, HeadKind::rnn, 12, false, 2, 0", 80),
-    "rnn-32-rows": ("32, 512, 0, HeadKind::rnn, 8, true, 12, 0", 80),
+    "rnn-odd-bf16": ("4, 96, 0, HeadKind::rnn, 12, false, 2, 0", 64),
+    "rnn-32-rows": ("32, 512, 0, HeadKind::rnn, 8, true, 12, 0", 64),
     "domino": ("1, 256, 1024, HeadKind::domino, 8, true, 24, 2", 64),
-    "domino-32-rows": ("32, 256, 1024, HeadKind::domino, 8, true, 4, 1", 80),
-    "domino-small": ("2, 32, 72, HeadKind::domino, 4, true, 0, 0", 80),
+    "domino-32-rows": ("32, 256, 1024, HeadKind::domino, 8, true, 4, 1", 64),
+    "domino-small": ("2, 32, 72, HeadKind::domino, 4, true, 0, 0", 64),
 }
 EVERYWHERE = ("gated", "rnn", "domino")
 CASES = [("sm_90", name) for name in CONFIGS] + [(arch, name) for arch in build.ARCHITECTURES if arch != "sm_90" for name in EVERYWHERE]
