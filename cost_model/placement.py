@@ -1,32 +1,33 @@
 """Placement: where the tiles of W2 lie in a block, and the planner that fills registers and shared memory.
 
 Counts are tiles of one thread block. Tile i of a block belongs to warp i % warps, slot i // warps; a warp's slots are
-ordered by tier: registers, shared memory, then streamed through the staging ring. So all counts but `tensor_tiles` are
+ordered by tier: registers and shared memory, then streamed through the staging ring. So all counts but `tensor_tiles` are
 multiples of `warps`.
 
-What the compiler allows is a small model (`KernelLimits`), checked against ptxas for every placement that is built.
+What a kernel takes of registers and shared memory is in `footprint.py`, what a recurrent head keeps beside the tiles in `head_state.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 from cost_model import terms
 from cost_model.errors import BadInput
+from cost_model.footprint import (  # noqa: F401  (what a kernel takes is part of this module's interface)
+    GREEDY_ROW, KERNEL_ROWS, NARROW_ROWS, Kernel, RegisterClaim, accumulator_groups, fragment_registers, kernel_rows, needs_wide_words, register_cap,
+    registers_claim, shared_bytes,
+)
 from cost_model.gpu import Gpu
 from cost_model.head import Head
+from cost_model.head_state import gru_elements, state_bytes, state_placement  # noqa: F401  (likewise)
 from cost_model.parameters import ByIdentity
 from cost_model.units import us_from_cycles
-from cost_model.workload import require_whole, require_word
+from cost_model.workload import ROUNDINGS, require_whole, require_word
 
 DEFAULT_WARPS = 8
-THREADS_A_WARP = 32
-REGISTER_BYTES = 4
 MAX_WARPS = 32
-ROWS_A_BLOCK = 1 << 16
-"""A row's index in its block has 16 bits in the kernel."""
 
 
 class PlanError(BadInput):
@@ -94,106 +95,64 @@ class Placement:
         return {**asdict(self), "slots": self.slots, "residency": self.residency}
 
 
-# --- what the kernel and the compiler take --------------------------------------------------------------------------------
+# --- what fits ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class KernelLimits:
-    """The compiler's behaviour on the walk kernel, as few numbers; fitted to ptxas for sm_90 (tests/cost_model/test_placement.py).
-
-    Attributes:
-        overhead_registers: registers of a thread beside tiles: addresses, loop state, running best, base logits.
-        in_flight_registers: fragments that are on their way from shared memory to the tensor cores.
-        max_registers: the instruction set's limit for a thread.
-        spill_margin: registers below the limit at which ptxas starts to spill.
-    """
-
-    overhead_registers: int = 48
-    in_flight_registers: int = 20
-    max_registers: int = 255
-    spill_margin: int = 0
-
-
-LIMITS = KernelLimits()
-REGISTER_GRANULE = 8
-"""The hardware gives a warp registers in steps of 8 a thread (256 a warp)."""
-
-
-@dataclass(frozen=True)
-class RegisterClaim:
-    """What the planner expects of ptxas.
-
-    Attributes:
-        registers_per_thread: estimate, capped at what the launch bounds allow. Where registers are not scarce (few or no
-            register tiles) ptxas unrolls loads and takes more, up to the cap.
-        wanted_registers: estimate before the cap.
-        spills: whether the cap binds. False is a promise: ptxas reports no spilled byte and at most the cap. True only says
-            that some were seen to spill (6 register tiles a warp: 0 to 52 bytes, and slower).
-    """
-
-    registers_per_thread: int
-    wanted_registers: int
-    spills: bool
-
-
-def fragment_registers(rank: int, precision: str) -> int:
-    """Registers of a thread that hold one tile: tile bytes / 32 lanes / 4 (rank / 8 in int8, rank / 4 in bf16)."""
-    return terms.tile_bytes(rank, precision) // THREADS_A_WARP // REGISTER_BYTES
-
-
-def accumulator_groups(slots: int) -> int:
-    """Accumulators of a thread: up to four slots share one, at least three keep the tensor cores busy."""
-    return -(-slots // 4) if slots > 12 else min(slots, 3)
-
-
-def register_cap(warps: int, register_file_bytes: int = 65536 * REGISTER_BYTES, limits: KernelLimits = LIMITS) -> int:
-    """Registers of a thread that one resident block of `warps` may use: the file's share, in granules, at most 255."""
-    share = register_file_bytes // REGISTER_BYTES // (warps * THREADS_A_WARP)
-    return min(limits.max_registers, share // REGISTER_GRANULE * REGISTER_GRANULE)
-
-
-def registers_claim(placement: Placement, rank: int, precision: str, limits: KernelLimits = LIMITS) -> RegisterClaim:
-    """Estimate registers a thread and whether ptxas will spill.
-
-    wanted = register slots × fragment + 4 × accumulator groups + one register of base logits a group + overhead, and the
-    fragments in flight where tiles come from shared memory.
-    """
-    groups = accumulator_groups(placement.slots)
-    fed = limits.in_flight_registers if placement.shared_tiles or placement.staging_tiles else 0
-    wanted = placement.register_slots * fragment_registers(rank, precision) + 5 * groups + limits.overhead_registers + fed
-    cap = register_cap(placement.warps, limits=limits)
-    return RegisterClaim(min(wanted, cap), wanted, wanted > cap - limits.spill_margin)
-
-
-def shared_bytes(placement: Placement, rank: int, precision: str) -> int:
-    """Shared memory of a block: resident and staged tiles, row scales (int8x2: 256 bytes a warp and accumulator group),
-    one latent row with its header, one 4-byte key a warp."""
-    tiles = (placement.shared_tiles + placement.staging_tiles) * terms.tile_bytes(rank, precision)
-    scales = accumulator_groups(placement.slots) * placement.warps * THREADS_A_WARP * 8 if precision == "int8x2" else 0
-    return tiles + scales + 2 * rank + LATENT_HEADER_BYTES + 4 * placement.warps
-
-
-LATENT_HEADER_BYTES = 16
-
-
-def capacity_problem(placement: Placement, gpu: Gpu, rank: int, precision: str) -> str | None:
-    """Say why a placement does not fit the GPU, or None where it fits."""
-    claim = registers_claim(placement, rank, precision)
+def capacity_problem(placement: Placement, gpu: Gpu, rank: int, precision: str, kernel: Kernel = GREEDY_ROW) -> str | None:
+    """Say why a kernel with a placement does not fit the GPU, or None where it fits."""
+    claim = registers_claim(placement, rank, precision, kernel)
     if claim.spills:
-        groups = accumulator_groups(placement.slots)
-        return (f"{placement.register_slots} register tiles a warp and the sums of {groups} accumulators want {claim.wanted_registers:,} registers a "
-                f"thread; {register_cap(placement.warps)} are allowed at {placement.warps} warps")
-    needed, available = shared_bytes(placement, rank, precision), int(gpu.value("smem_bytes_per_block_optin"))
+        return (f"{placement.register_slots} register tiles a warp and the sums of {accumulator_groups(placement, kernel)} accumulators"
+                f"{f' for {kernel.rows} batch rows' if kernel.rows > 1 else ''} want {claim.wanted_registers:,} registers a thread; "
+                f"{register_cap(placement.warps)} are allowed at {placement.warps} warps")
+    needed, available = shared_bytes(placement, rank, precision, kernel), _shared_limit(gpu)
     if needed > available:
         return f"{needed:,} bytes of shared memory are needed, {available:,} are available to a block of {gpu.id}"
-    if placement.tiles * terms.TILE_ROWS > ROWS_A_BLOCK:
-        return f"{placement.tiles} tiles a block exceed the kernel's {ROWS_A_BLOCK // terms.TILE_ROWS}"
     if placement.tensor_tiles:
         return "tensor memory is not used by the kernel yet; set tensor_tiles to 0"
     return None
 
 
+def kernel_beside(placement: Placement, gpu: Gpu, head: Head, precision: str, *, grid_blocks: int | None = None, rows: int = 1,
+                  rounding: str = "once", sampling: bool = False) -> Kernel:
+    """Return the kernel of a head that goes with a placement: it keeps the block's share of the state matrices, or what the tiles leave
+    room for."""
+    bare = _bare_kernel(head, rows, rounding, sampling)
+    room = _shared_limit(gpu) - shared_bytes(placement, head.rank, precision, bare)
+    return _keeping(bare, state_placement(head, gpu.sm_count if grid_blocks is None else grid_blocks, room))
+
+
+def _bare_kernel(head: Head, rows: int, rounding: str, sampling: bool) -> Kernel:
+    """Validate what is asked of a kernel, and return it without rows of state matrices."""
+    require_word("rounding", rounding, ROUNDINGS)
+    if rows not in KERNEL_ROWS:
+        raise BadInput(f"rows is {rows!r}; kernels are built for {', '.join(map(str, KERNEL_ROWS))} batch rows")
+    return Kernel(rows, rounding, sampling, head.kind, gru_elements(head))
+
+
+def _keeping(kernel: Kernel, kept: tuple[int, int]) -> Kernel:
+    """Return the kernel that keeps so many rows of the state matrix and of the projector."""
+    return replace(kernel, state_rows=kept[0], projector_rows=kept[1])
+
+
+def _shared_limit(gpu: Gpu) -> int:
+    """Shared memory that a block may have, in bytes."""
+    return int(gpu.value("smem_bytes_per_block_optin"))
+
+
 # --- the planner ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is planned for: tiles a warp and the kernel, which keeps as many rows of state matrices as it should."""
+
+    slots: int
+    rank: int
+    precision: str
+    mode: str
+    warps: int
+    kernel: Kernel
 
 
 def slots_needed(vocab_size: int, grid_blocks: int, warps: int) -> int:
@@ -201,65 +160,93 @@ def slots_needed(vocab_size: int, grid_blocks: int, warps: int) -> int:
     return -(-(-(-terms.tiles_of(vocab_size) // grid_blocks)) // warps)
 
 
-def enumerate_placements(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | None = None,
-                         warps: int = DEFAULT_WARPS) -> Iterator[Placement]:
+def enumerate_placements(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | None = None, warps: int = DEFAULT_WARPS,
+                         rows: int = 1, rounding: str = "once", sampling: bool = False) -> Iterator[Placement]:
     """Yield every placement that fits, for the fused modes, in the planner's order of preference: `plan` returns the first.
 
     `resident` keeps as much as it can for each number of register slots: what does not fit streams, and each depth of the
     staging ring is a placement of its own. `streaming` keeps nothing.
     """
-    fitting = _fitting(gpu, _checked_slots(gpu, head, precision, mode, grid_blocks, warps), head.rank, precision, mode, warps)
-    yield from sorted(fitting, key=lambda placement: _cost(placement, gpu, head.rank, precision))
+    for request in _requests(gpu, head, precision, mode, grid_blocks, warps, rows, rounding, sampling):
+        fitting = sorted(_fitting(gpu, request), key=lambda placement: _cost(placement, gpu, request))
+        yield from fitting
+        if fitting:
+            return
 
 
-def _fitting(gpu: Gpu, slots: int, rank: int, precision: str, mode: str, warps: int) -> Iterator[Placement]:
-    """Yield the placements of that many tiles a warp."""
-    fit = _shared_slots(gpu, rank, precision, warps, slots)
-    for register_slots in range(slots + 1 if mode == "resident" else 1):
-        left = slots - register_slots
-        for staging_slots in range(min(left, fit) + 1):
-            shared_slots = min(fit - staging_slots, left - (1 if staging_slots else 0)) if mode == "resident" else 0
-            streamed_slots = left - shared_slots
-            if (streamed_slots == 0) != (staging_slots == 0) or staging_slots > streamed_slots or streamed_slots == slots and mode == "resident":
-                continue
-            counts = (register_slots, shared_slots, streamed_slots, staging_slots)
-            placement = Placement(warps, *(count * warps for count in counts))
-            if capacity_problem(placement, gpu, rank, precision) is None:
-                yield placement
-
-
-def plan(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | None = None,
-         warps: int = DEFAULT_WARPS) -> Placement:
+def plan(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | None = None, warps: int = DEFAULT_WARPS, rows: int = 1,
+         rounding: str = "once", sampling: bool = False) -> Placement:
     """Return the placement with the lowest predicted step.
 
-    Streaming costs most, so the least of it wins; then the balance of tensor products against shared reads: registers are
-    filled only until shared memory hides behind the products (with a tenth to spare), which keeps registers for the
-    compiler. Ties go to the deeper staging ring, which holds more bytes in flight, up to STAGING_TARGET_BYTES.
+    What costs is the time to stream, which a ring of one tile a warp cannot hide, and the time by which shared reads exceed the
+    tensor products: registers are filled only until shared memory hides behind the products (with a tenth to spare), which keeps
+    registers for the compiler. Ties go to the deeper staging ring, which holds more bytes in flight, up to STAGING_TARGET_BYTES.
+    A recurrent head's matrices come before tiles; where no tile would fit beside them, they give way.
+
+    Args:
+        rows, rounding, sampling: what the kernel is built for; see `footprint.Kernel`.
 
     Raises:
+        BadInput: rows for which no kernel is built, an unknown word.
         PlanError: nothing fits, with the shortage that binds.
         MissingFact: the GPU lacks sm_count or smem_bytes_per_block_optin.
     """
-    slots = _checked_slots(gpu, head, precision, mode, grid_blocks, warps)
-    best = _best(ByIdentity(gpu), slots, head.rank, precision, mode, warps)
-    if best is None:
-        raise PlanError(_shortage(gpu, head, precision, mode, slots, warps, gpu.sm_count if grid_blocks is None else grid_blocks))
-    return best
+    requests = _requests(gpu, head, precision, mode, grid_blocks, warps, rows, rounding, sampling)
+    for request in requests:
+        best = _best(ByIdentity(gpu), request)
+        if best is not None:
+            return best
+    raise PlanError(_shortage(gpu, head, requests[-1], gpu.sm_count if grid_blocks is None else grid_blocks))
 
 
 @lru_cache(maxsize=1024)
-def _best(key: ByIdentity, slots: int, rank: int, precision: str, mode: str, warps: int) -> Placement | None:
+def _best(key: ByIdentity, request: _Request) -> Placement | None:
     """Plan once for one Gpu object and number of tiles a warp: a vocabulary matters through that number only."""
-    fitting = _fitting(key.gpu, slots, rank, precision, mode, warps)
-    return min(fitting, key=lambda placement: _cost(placement, key.gpu, rank, precision), default=None)
+    return min(_fitting(key.gpu, request), key=lambda placement: _cost(placement, key.gpu, request), default=None)
+
+
+def _requests(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int, rows: int, rounding: str,
+              sampling: bool) -> tuple[_Request, ...]:
+    """Validate, and return what to plan for: with the block's share of state matrices, then without them, where there are any."""
+    require_word("precision", precision, tuple(terms.BYTES_OF_PRECISION))
+    require_word("mode", mode, ("streaming", "resident"))
+    require_whole("warps", warps, 1, MAX_WARPS)
+    bare = _bare_kernel(head, rows, rounding, sampling)
+    gpu.require(["sm_count", "smem_bytes_per_block_optin"])
+    blocks = gpu.sm_count if grid_blocks is None else grid_blocks
+    require_grid(gpu, blocks)
+    slots = slots_needed(head.padded_vocab_size, blocks, warps)
+    kernels = dict.fromkeys((_keeping(bare, state_placement(head, blocks)), bare))
+    return tuple(_Request(slots, head.rank, precision, mode, warps, kernel) for kernel in kernels)
+
+
+def _fitting(gpu: Gpu, request: _Request) -> Iterator[Placement]:
+    """Yield the placements of that many tiles a warp."""
+    slots, warps, resident = request.slots, request.warps, request.mode == "resident"
+    fit = _shared_slots(gpu, request)
+    for register_slots in range(slots + 1 if resident else 1):
+        left = slots - register_slots
+        for staging_slots in range(min(left, fit) + 1):
+            shared_slots = min(fit - staging_slots, left - (1 if staging_slots else 0)) if resident else 0
+            streamed_slots = left - shared_slots
+            if (streamed_slots == 0) != (staging_slots == 0) or staging_slots > streamed_slots or streamed_slots == slots and resident:
+                continue
+            counts = (register_slots, shared_slots, streamed_slots, staging_slots)
+            placement = Placement(warps, *(count * warps for count in counts))
+            if capacity_problem(placement, gpu, request.rank, request.precision, request.kernel) is None:
+                yield placement
 
 
 STAGING_TARGET_BYTES = 128 * 1024
 """Bytes in flight a multiprocessor beyond which a deeper ring is not expected to gain: three times latency × bandwidth of the
 fastest L2 (0.8 µs under load × 50 bytes a ns). No record varies the ring yet."""
 
-STARVED_STAGING_BYTES = 32 * 1024
-"""Bytes in flight below which the ring no longer covers latency × bandwidth (0.8 µs under load × 50 bytes a ns)."""
+NOMINAL_STREAM_BYTES_A_CYCLE = 30
+"""L2 feeds one multiprocessor of a busy chip so many bytes a cycle: 32 KiB in 0.55 µs of an H200, whose streaming walk took that for
+each of its 9 slots (`2026-11-30-walks`). Orders placements only."""
+
+NOMINAL_STREAM_LATENCY_CYCLES = 800
+"""What a copy waits before its bytes flow: with one staging slot a warp each streamed slot of an H200 took 0.9 µs, 0.35 above its bytes."""
 
 SHARED_HEADROOM = 0.9
 """Shared reads may take this share of the products' time and still hide."""
@@ -273,40 +260,47 @@ NOMINAL_MMA_SHARE = 0.65
 """Share of the dense tensor rate that `mma.sync` reaches on Hopper (Luo et al. 2024: 62.9 to 67.8 %); balance only."""
 
 
-def _cost(placement: Placement, gpu: Gpu, rank: int, precision: str) -> tuple:
+def _cost(placement: Placement, gpu: Gpu, request: _Request) -> tuple:
     """Order of preference of placements; smaller is better. Needs only datasheet facts."""
-    size = terms.tile_bytes(rank, precision)
-    staged = min(placement.staging_tiles * size, STAGING_TARGET_BYTES)
-    excess = _shared_excess_us(placement, gpu, rank, precision) if placement.shared_tiles else 0.0
-    starved = placement.streamed_tiles > 0 and staged < min(STARVED_STAGING_BYTES, placement.streamed_tiles * size)
-    return starved, placement.streamed_tiles, round(excess, 6), -staged, placement.register_tiles, placement.staging_tiles
+    staged = min(placement.staging_tiles * terms.tile_bytes(request.rank, request.precision), STAGING_TARGET_BYTES)
+    excess = _shared_excess_us(placement, gpu, request) if placement.shared_tiles else 0.0
+    return round(_stream_us(placement, gpu, request) + excess, 6), -staged, placement.register_tiles, placement.staging_tiles
 
 
-def _shared_excess_us(placement: Placement, gpu: Gpu, rank: int, precision: str) -> float:
-    """Shared-memory reads of a step that the products do not hide.
+def _stream_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
+    """Streaming of a step: streamed slots × max(slot / rate, (latency + slot / rate) / staging slots).
 
-    Of a GPU whose tensor rate or clock is not known (one that is in no catalogue, say) half of the tiles are taken to hide, at
-    a clock of 1 GHz: that orders placements, and says nothing about time.
+    An entry of the ring is asked for again as soon as it has been multiplied, and comes a latency and its own bytes later; so many of
+    them as there are entries are on their way together, but not faster than the rate.
     """
-    read = (placement.shared_tiles + placement.streamed_tiles) * terms.tile_bytes(rank, precision)
-    rate = "int8_dense_ops_per_s" if precision == "int8x2" else "bf16_dense_flops_per_s"
+    if not placement.streamed_tiles:
+        return 0.0
+    slot_cycles = placement.warps * terms.tile_bytes(request.rank, request.precision) / NOMINAL_STREAM_BYTES_A_CYCLE
+    waits = max(slot_cycles, (NOMINAL_STREAM_LATENCY_CYCLES + slot_cycles) * placement.warps / placement.staging_tiles)
+    return us_from_cycles(placement.streamed_tiles / placement.warps * waits, _clock_mhz(gpu))
+
+
+def _shared_excess_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
+    """Shared-memory reads of a step that the products do not hide: resident tiles once for two quads, streamed ones once for four.
+
+    Of a GPU whose tensor rate is not known (one that is in no catalogue, say) half of the tiles are taken to hide, at a clock of 1 GHz
+    where that is not known either: that orders placements, and says nothing about time.
+    """
+    kernel, size = request.kernel, terms.tile_bytes(request.rank, request.precision)
+    read = (placement.shared_tiles * kernel.readings + placement.streamed_tiles * -(-kernel.readings // 2)) * size
+    rate = "int8_dense_ops_per_s" if request.precision == "int8x2" else "bf16_dense_flops_per_s"
+    clock_mhz = _clock_mhz(gpu)
     if not (gpu.has(rate) and gpu.has("boost_clock_mhz")):
-        hidden = placement.tiles * terms.tile_bytes(rank, precision) / 2
-        return max(0.0, us_from_cycles((read - hidden) / NOMINAL_SHARED_BYTES_A_CYCLE, UNKNOWN_CLOCK_MHZ))
-    shared_us = us_from_cycles(read / NOMINAL_SHARED_BYTES_A_CYCLE, gpu.value("boost_clock_mhz"))
-    operations = terms.product_operations(placement.tiles, rank, precision, 1)
+        hidden = kernel.quads * placement.tiles * size / 2
+        return max(0.0, us_from_cycles((read - hidden) / NOMINAL_SHARED_BYTES_A_CYCLE, clock_mhz))
+    shared_us = us_from_cycles(read / NOMINAL_SHARED_BYTES_A_CYCLE, clock_mhz)
+    operations = kernel.quads * terms.product_operations(placement.tiles, request.rank, request.precision, 1)
     return max(0.0, shared_us - SHARED_HEADROOM * terms.products_us(operations, gpu.value(rate) / gpu.sm_count * NOMINAL_MMA_SHARE))
 
 
-def _checked_slots(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int) -> int:
-    """Validate the request and return the tiles a warp."""
-    require_word("precision", precision, tuple(terms.BYTES_OF_PRECISION))
-    require_word("mode", mode, ("streaming", "resident"))
-    require_whole("warps", warps, 1, MAX_WARPS)
-    gpu.require(["sm_count", "smem_bytes_per_block_optin"])
-    blocks = gpu.sm_count if grid_blocks is None else grid_blocks
-    require_grid(gpu, blocks)
-    return slots_needed(head.padded_vocab_size, blocks, warps)
+def _clock_mhz(gpu: Gpu) -> float:
+    """Clock of the GPU, 1 GHz where it is not known."""
+    return gpu.value("boost_clock_mhz") if gpu.has("boost_clock_mhz") else UNKNOWN_CLOCK_MHZ
 
 
 def require_grid(gpu: Gpu, grid_blocks: int) -> None:
@@ -317,16 +311,19 @@ def require_grid(gpu: Gpu, grid_blocks: int) -> None:
                         f"{gpu.sm_count}. Give at most {gpu.sm_count}, or leave it out")
 
 
-def _shared_slots(gpu: Gpu, rank: int, precision: str, warps: int, slots: int) -> int:
+def _shared_slots(gpu: Gpu, request: _Request) -> int:
     """Slots a warp, resident or staging, that shared memory holds beside what is fixed; -1 where that alone does not fit."""
-    fixed = shared_bytes(Placement(warps, slots * warps, 0, 0, 0), rank, precision)
-    room = int(gpu.value("smem_bytes_per_block_optin")) - fixed
-    return room // (warps * terms.tile_bytes(rank, precision)) if room >= 0 else -1
+    fixed = shared_bytes(Placement(request.warps, request.slots * request.warps, 0, 0, 0), request.rank, request.precision, request.kernel)
+    room = _shared_limit(gpu) - fixed
+    return room // (request.warps * terms.tile_bytes(request.rank, request.precision)) if room >= 0 else -1
 
 
-def _shortage(gpu: Gpu, head: Head, precision: str, mode: str, slots: int, warps: int, blocks: int) -> str:
+def _shortage(gpu: Gpu, head: Head, request: _Request, blocks: int) -> str:
     """Explain why no placement fits, with needed and available bytes."""
+    warps, slots, rows = request.warps, request.slots, request.kernel.rows
     more = f"more blocks (up to {gpu.sm_count}), " if blocks < gpu.sm_count else ""
-    problem = capacity_problem(Placement(warps, 0, 0, slots * warps, warps), gpu, head.rank, precision)
-    return (f"no {mode} placement of {head.name} in {precision} fits {gpu.id} on {blocks} block{'s' if blocks > 1 else ''} of {warps} warps with "
-            f"{slots:,} tiles a warp: {problem or 'no combination of registers and shared memory fits'}. Use {more}fewer warps, a smaller rank or int8x2")
+    problem = capacity_problem(Placement(warps, 0, 0, slots * warps, warps), gpu, head.rank, request.precision, request.kernel)
+    return (f"no {request.mode} placement of {head.name} in {request.precision} fits {gpu.id} on {blocks} block{'s' if blocks > 1 else ''} of {warps} warps "
+            f"with {slots:,} tiles a warp{f' for {rows} batch rows' if rows > 1 else ''}: "
+            f"{problem or 'no combination of registers and shared memory fits'}. "
+            f"Use {more}fewer warps, {'a smaller batch, ' if rows > 1 else ''}a smaller rank or int8x2")

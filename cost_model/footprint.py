@@ -1,0 +1,181 @@
+"""Footprint: shared memory and registers that a walk kernel takes for a placement, as the compiler would say.
+
+Shared memory is counted exactly (`csrc/walk/config.cuh`; a test asks the compiler). Registers are a small model with a promise:
+what it calls fitting, ptxas compiles for sm_90 without a spill (tests/wts_lab/test_build.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cost_model import terms
+from cost_model.head_state import RECURRENT_KINDS, state_bytes
+from cost_model.workload import MAX_BATCH, require_whole
+
+if TYPE_CHECKING:
+    from cost_model.placement import Placement
+
+THREADS_A_WARP = 32
+REGISTER_BYTES = 4
+LATENT_HEADER_BYTES = 16
+NARROW_ROWS = 1 << 11
+"""Matrix rows of a block that a 32-bit exchange word tells apart; more take 64-bit words."""
+
+KERNEL_ROWS = (1, 2, 4, 8, 16, 32)
+"""Batch rows that kernels are built for."""
+
+QUAD = 4
+"""Batch rows of one tensor product: each takes a pair of its 8 columns."""
+
+AHEAD_ROWS = 2
+"""Batch rows up to which noise is drawn a step ahead, into shared memory."""
+
+
+def kernel_rows(batch: int) -> int:
+    """Batch rows of the kernel that walks `batch` rows: the next of 1, 2, 4, 8, 16, 32."""
+    require_whole("batch", batch, 1, MAX_BATCH)
+    return next(rows for rows in KERNEL_ROWS if rows >= batch)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a walk kernel is built for, beside rank, precision and placement; the default is one greedy row of a Markov head.
+
+    Attributes:
+        rows: batch rows, one of KERNEL_ROWS.
+        rounding: of the logits, one of `workload.ROUNDINGS`.
+        sampling: whether rows may have a temperature.
+        head: kind of head; gru: elements of Domino's state.
+        state_rows, projector_rows: rows of a recurrent head's matrices that a block keeps (`head_state.state_placement`).
+    """
+
+    rows: int = 1
+    rounding: str = "once"
+    sampling: bool = False
+    head: str = "markov"
+    gru: int = 0
+    state_rows: int = 0
+    projector_rows: int = 0
+
+    @property
+    def quads(self) -> int:
+        """Times that each tile is multiplied in a step."""
+        return -(-self.rows // QUAD)
+
+    @property
+    def readings(self) -> int:
+        """Times that the resident tiles are read in a step: one reading serves two quads."""
+        return -(-self.quads // 2)
+
+    def wide(self, placement: Placement) -> bool:
+        """Whether its words have 64 bits."""
+        return needs_wide_words(placement, rounding=self.rounding, sampling=self.sampling)
+
+
+GREEDY_ROW = Kernel()
+
+
+def needs_wide_words(placement: Placement, *, rounding: str = "once", sampling: bool = False) -> bool:
+    """Whether exchange words take 64 bits: values are compared in fp32, or the block has more matrix rows than 11 bits tell apart."""
+    return sampling or rounding == "none" or placement.tiles * terms.TILE_ROWS > NARROW_ROWS
+
+
+# --- shared memory --------------------------------------------------------------------------------------------------------
+
+
+def shared_bytes(placement: Placement, rank: int, precision: str, kernel: Kernel = GREEDY_ROW) -> int:
+    """Shared memory of a block: resident and staged tiles; row scales (int8x2), rounded up to 128; a latent a batch row; keys, tokens,
+    halt flag and temperatures, rounded up to 16 each; noise a step ahead; what a recurrent head keeps."""
+    tiles = (placement.shared_tiles + placement.staging_tiles) * terms.tile_bytes(rank, precision)
+    before = tiles + (_scale_bytes(placement, kernel) if precision == "int8x2" else 0)
+    latents = kernel.rows * (_up(2 * rank + LATENT_HEADER_BYTES, 128) + 64)
+    keys = _up(8 * kernel.rows * (placement.warps if kernel.wide(placement) else 1), 16)
+    flags = _up(4 * kernel.rows + 4 + (4 * kernel.rows if kernel.sampling else 0), 16)
+    noise = 4 * kernel.rows * placement.tiles * terms.TILE_ROWS if kernel.sampling and kernel.rows <= AHEAD_ROWS else 0
+    state = state_bytes(kernel.head, kernel.rows, rank, kernel.gru, kernel.state_rows, kernel.projector_rows)
+    return _up(before, 128) + latents + keys + flags + noise + state
+
+
+def _scale_bytes(placement: Placement, kernel: Kernel) -> int:
+    """A float a matrix row, and 32 bytes a slot that keep a lane's columns in different banks; empty columns have slots too."""
+    slots = max(placement.slots, _packed(kernel.rows) * accumulator_groups(placement, kernel))
+    return slots * (placement.warps * terms.TILE_ROWS * 4 + 32)
+
+
+def _up(bytes_: int, multiple: int) -> int:
+    """Round up to a multiple."""
+    return -(-bytes_ // multiple) * multiple
+
+
+# --- registers ------------------------------------------------------------------------------------------------------------
+
+
+def _packed(rows: int) -> int:
+    """Slots that share the four column pairs of an accumulator: 4 for one batch row, 2 for two, else 1."""
+    return max(1, QUAD // rows)
+
+
+def accumulator_groups(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int:
+    """Accumulators of a thread for one quad: slots share one where they can, but three keep the tensor cores busy. With several quads
+    streamed slots are multiplied on their own."""
+    streamed_slots = placement.streamed_tiles // placement.warps
+    joint = placement.slots - (streamed_slots if kernel.quads > 1 else 0)
+    return max(-(-joint // _packed(kernel.rows)), min(joint, 3))
+
+
+@dataclass(frozen=True)
+class KernelLimits:
+    """The compiler's behaviour on the walk kernel, as few numbers; fitted to ptxas for sm_90 (tests/cost_model/test_placement.py).
+
+    Attributes:
+        overhead_registers: registers of a thread beside tiles and sums: addresses, loop state, running best.
+        in_flight_registers: fragments that are on their way from shared memory to the tensor cores.
+        max_registers: the instruction set's limit for a thread.
+    """
+
+    overhead_registers: int = 48
+    in_flight_registers: int = 20
+    max_registers: int = 255
+
+
+LIMITS = KernelLimits()
+REGISTER_GRANULE = 8
+"""The hardware gives a warp registers in steps of 8 a thread (256 a warp)."""
+
+
+@dataclass(frozen=True)
+class RegisterClaim:
+    """What the planner expects of ptxas.
+
+    Attributes:
+        registers_per_thread: estimate, capped at what the launch bounds allow. Where registers are not scarce (few or no
+            register tiles) ptxas unrolls loads and takes more, up to the cap.
+        wanted_registers: estimate before the cap.
+        spills: whether the cap binds. False is a promise: ptxas reports no spilled byte and at most the cap. True only says
+            that some were seen to spill.
+    """
+
+    registers_per_thread: int
+    wanted_registers: int
+    spills: bool
+
+
+def fragment_registers(rank: int, precision: str) -> int:
+    """Registers of a thread that hold one tile: tile bytes / 32 lanes / 4 (rank / 8 in int8, rank / 4 in bf16)."""
+    return terms.tile_bytes(rank, precision) // THREADS_A_WARP // REGISTER_BYTES
+
+
+def register_cap(warps: int, register_file_bytes: int = 65536 * REGISTER_BYTES, limits: KernelLimits = LIMITS) -> int:
+    """Registers of a thread that one resident block of `warps` may use: the file's share, in granules, at most 255."""
+    share = register_file_bytes // REGISTER_BYTES // (warps * THREADS_A_WARP)
+    return min(limits.max_registers, share // REGISTER_GRANULE * REGISTER_GRANULE)
+
+
+def registers_claim(placement: Placement, rank: int, precision: str, kernel: Kernel = GREEDY_ROW, limits: KernelLimits = LIMITS) -> RegisterClaim:
+    """Estimate registers a thread and whether ptxas will spill."""
+    sums = 5 * accumulator_groups(placement, kernel) * min(kernel.quads, 2)
+    fed = limits.in_flight_registers if placement.shared_tiles or placement.staging_tiles else 0
+    wanted = placement.register_slots * fragment_registers(rank, precision) + sums + limits.overhead_registers + fed
+    cap = register_cap(placement.warps, limits=limits)
+    return RegisterClaim(min(wanted, cap), wanted, wanted > cap)
