@@ -22,7 +22,7 @@ from cost_model.errors import BadInput
 from cost_model.workload import PRECISIONS, require_word
 from wts_lab.head_terms import state_matrices, token_table
 from wts_lab.quantize import quantize_latents, quantize_rows
-from wts_lab.twin_torch import ExactBf16Matrix, Int8x2Matrix, TorchTwinWalk, _run as run_walks_torch, round_to_bf16
+from wts_lab.twin_torch import ExactBf16Matrix, Int8x2Matrix, TorchTwinWalk, round_to_bf16, run_walks_torch
 
 LANES = 32
 LANE_ELEMENTS = 8  # that a lane reads at a time
