@@ -6,6 +6,7 @@ what it calls fitting, ptxas compiles for sm_90 without a spill (tests/wts_lab/t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,11 @@ class Kernel:
         return -(-self.rows // QUAD)
 
     @property
+    def packed(self) -> int:
+        """Slots that share the four column pairs of an accumulator: 4 for one batch row, 2 for two, else 1."""
+        return max(1, QUAD // self.rows)
+
+    @property
     def readings(self) -> int:
         """Times that the resident tiles are read in a step: one reading serves two quads."""
         return -(-self.quads // 2)
@@ -99,7 +105,7 @@ def shared_bytes(placement: Placement, rank: int, precision: str, kernel: Kernel
 
 def _scale_bytes(placement: Placement, kernel: Kernel) -> int:
     """A float a matrix row, and 32 bytes a slot that keep a lane's columns in different banks; empty columns have slots too."""
-    slots = max(placement.slots, _packed(kernel.rows) * accumulator_groups(placement, kernel))
+    slots = max(placement.slots, kernel.packed * accumulator_groups(placement, kernel))
     return slots * (placement.warps * terms.TILE_ROWS * 4 + 32)
 
 
@@ -111,31 +117,40 @@ def _up(bytes_: int, multiple: int) -> int:
 # --- registers ------------------------------------------------------------------------------------------------------------
 
 
-def _packed(rows: int) -> int:
-    """Slots that share the four column pairs of an accumulator: 4 for one batch row, 2 for two, else 1."""
-    return max(1, QUAD // rows)
-
-
 def accumulator_groups(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int:
     """Accumulators of a thread for one quad: slots share one where they can, but three keep the tensor cores busy. With several quads
     streamed slots are multiplied on their own."""
     streamed_slots = placement.streamed_tiles // placement.warps
     joint = placement.slots - (streamed_slots if kernel.quads > 1 else 0)
-    return max(-(-joint // _packed(kernel.rows)), min(joint, 3))
+    return max(-(-joint // kernel.packed), min(joint, 3))
 
 
 @dataclass(frozen=True)
 class KernelLimits:
-    """The compiler's behaviour on the walk kernel, as few numbers; fitted to ptxas for sm_90 (tests/cost_model/test_placement.py).
+    """The compiler's behaviour on the walk kernel, as few numbers: registers of a thread beside tiles, sums and base logits.
+
+    Fitted to ptxas of CUDA 13.0 for sm_90: about 70 shapes, each with the most register tiles that do not spill.
 
     Attributes:
-        overhead_registers: registers of a thread beside tiles and sums: addresses, loop state, running best.
-        in_flight_registers: fragments that are on their way from shared memory to the tensor cores.
+        overhead_registers: addresses, loop state, fragments in flight, running best.
+        packing_registers: masks of the columns, where slots share an accumulator (1 and 2 batch rows).
+        loop_registers: the loop over quads, where there are several.
+        led_row_registers: of each further batch row that a warp exchanges words of.
+        stream_registers: the staging ring.
+        state_registers: a recurrent head.
+        wide_registers: 64-bit words, for each accumulator.
+        noise_registers: noise drawn where it is used.
         max_registers: the instruction set's limit for a thread.
     """
 
-    overhead_registers: int = 48
-    in_flight_registers: int = 20
+    overhead_registers: int = 66
+    packing_registers: int = 4
+    loop_registers: int = 12
+    led_row_registers: int = 12
+    stream_registers: int = 18
+    state_registers: int = 4
+    wide_registers: float = 1.2
+    noise_registers: int = 31
     max_registers: int = 255
 
 
@@ -173,9 +188,20 @@ def register_cap(warps: int, register_file_bytes: int = 65536 * REGISTER_BYTES, 
 
 
 def registers_claim(placement: Placement, rank: int, precision: str, kernel: Kernel = GREEDY_ROW, limits: KernelLimits = LIMITS) -> RegisterClaim:
-    """Estimate registers a thread and whether ptxas will spill."""
-    sums = 5 * accumulator_groups(placement, kernel) * min(kernel.quads, 2)
-    fed = limits.in_flight_registers if placement.shared_tiles or placement.staging_tiles else 0
-    wanted = placement.register_slots * fragment_registers(rank, precision) + sums + limits.overhead_registers + fed
+    """Estimate registers a thread and whether ptxas will spill.
+
+    wanted = register slots × fragment + 5 × accumulators (four sums and a pair of base logits each, of the two quads of one
+    reading) + what `KernelLimits` adds for the kernel.
+    """
+    accumulators = accumulator_groups(placement, kernel) * min(kernel.quads, 2)
+    led_rows = -(-kernel.rows // placement.warps)
+    wanted = placement.register_slots * fragment_registers(rank, precision) + 5 * accumulators
+    wanted += limits.overhead_registers + (led_rows - 1) * limits.led_row_registers
+    wanted += limits.packing_registers if kernel.packed > 1 else 0
+    wanted += limits.loop_registers if kernel.quads > 1 else 0
+    wanted += limits.stream_registers if placement.streamed_tiles else 0
+    wanted += limits.state_registers if kernel.head in RECURRENT_KINDS else 0
+    wanted += math.ceil(accumulators * limits.wide_registers) if kernel.wide(placement) else 0
+    wanted += limits.noise_registers if kernel.sampling and kernel.rows > AHEAD_ROWS else 0
     cap = register_cap(placement.warps, limits=limits)
     return RegisterClaim(min(wanted, cap), wanted, wanted > cap)

@@ -5,39 +5,84 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from cost_model import Head, load_gpu
-from cost_model.placement import Placement, plan, registers_claim
+from cost_model.placement import Kernel, Placement, register_cap, registers_claim, shared_bytes
 from wts_lab import abi, build
+from wts_lab.walk_plan import WalkPlan, plan_walk
 
-GPU_OF = {"sm_80": "a100-sxm-80gb", "sm_89": "rtx-4090", "sm_90": "h200-sxm", "sm_100": "b200-sxm", "sm_120": "rtx-5090"}
-QWEN, LARGE = Head.markov(151_936, 256), Head.markov(248_320, 256)
+H200 = "h200-sxm"
+QWEN, LARGE, SMALL = Head.markov(151_936, 256), Head.markov(248_320, 256), Head.markov(20_000, 64)
+GATED, RNN = (replace(QWEN, kind=kind, hidden_size=4096) for kind in ("gated", "rnn"))
+DOMINO = replace(RNN, kind="domino", gru_size=1024)
+
+# What must compile: name -> GPU, head, and the request. On the H200 every head, batch, arithmetic, precision and mode; on each other
+# architecture what differs there: capacities, and the instructions of sampling, states and both precisions.
+REQUESTS = {
+    "resident": (H200, QWEN, {}),
+    "streaming": (H200, QWEN, {"mode": "streaming"}),
+    "streaming-bf16": (H200, QWEN, {"mode": "streaming", "precision": "bf16"}),
+    "partial": (H200, LARGE, {}),
+    "partial-bf16": (H200, QWEN, {"precision": "bf16"}),
+    "twice": (H200, QWEN, {"rounding": "twice", "max_batch": 2}),
+    "none": (H200, QWEN, {"rounding": "none"}),
+    "sampling": (H200, QWEN, {"sampling": True}),
+    "rows-2-sampling": (H200, QWEN, {"max_batch": 2, "sampling": True}),
+    "rows-4": (H200, QWEN, {"max_batch": 4}),
+    "rows-4-sampling": (H200, QWEN, {"max_batch": 3, "sampling": True}),
+    "rows-8": (H200, QWEN, {"max_batch": 8}),
+    "rows-8-bf16": (H200, QWEN, {"max_batch": 8, "precision": "bf16"}),
+    "rows-16-streaming": (H200, QWEN, {"max_batch": 16, "mode": "streaming"}),
+    "rows-32": (H200, QWEN, {"max_batch": 32}),
+    "rows-32-sampling": (H200, QWEN, {"max_batch": 32, "sampling": True}),
+    "gated": (H200, GATED, {}),
+    "gated-bf16": (H200, GATED, {"precision": "bf16", "max_batch": 4}),
+    "rnn": (H200, RNN, {}),
+    "rnn-rows-4-sampling": (H200, RNN, {"max_batch": 4, "sampling": True}),
+    "domino": (H200, DOMINO, {}),
+    "domino-rows-8": (H200, DOMINO, {"max_batch": 8}),
+    "rank-32": (H200, Head.markov(40_000, 32), {}),
+    "rank-512": (H200, Head.markov(40_000, 512), {"max_batch": 4}),
+    "rank-160-bf16": (H200, Head.markov(40_000, 160), {"mode": "streaming", "precision": "bf16"}),
+    "fixed-latent": (H200, SMALL, {"probe": "fixed_latent"}),
+    "phases": (H200, QWEN, {"probe": "phases"}),
+    "exchange": (H200, SMALL, {"probe": "exchange"}),
+    "state": (H200, replace(RNN, rank=64), {"probe": "state"}),
+}
+GPU_OF = {"sm_80": "a100-sxm-80gb", "sm_89": "rtx-4090", "sm_100": "b200-sxm", "sm_120": "rtx-5090"}
+REQUESTS |= {
+    f"{arch}-{name}": (gpu, head, request)
+    for arch, gpu in GPU_OF.items()
+    for name, head, request in (
+        ("resident", QWEN, {}),
+        ("sampling", SMALL, {"sampling": True, "max_batch": 2}),
+        ("domino-bf16", replace(DOMINO, vocab_size=20_000, padded_vocab_size=20_000, rank=64), {"precision": "bf16", "max_batch": 8}),
+    )
+}
+ARCHITECTURE_OF = {H200: "sm_90", **{gpu: arch for arch, gpu in GPU_OF.items()}}
 
 
-def planned() -> dict[tuple[str, str], tuple[Placement, int, str]]:
-    """What must compile: the planner's choice for each architecture's GPU, and the corners of rank on one."""
-    chosen = {}
-    for arch, gpu_id in GPU_OF.items():
-        gpu = load_gpu(gpu_id)
-        for name, head, precision, mode in (
-            ("resident", QWEN, "int8x2", "resident"),
-            ("streaming", QWEN, "int8x2", "streaming"),
-            ("streaming-bf16", QWEN, "bf16", "streaming"),
-        ):
-            chosen[arch, name] = (plan(gpu, head, precision, mode), 256, precision)
-    h200 = load_gpu("h200-sxm")
-    chosen["sm_90", "partial"] = (plan(h200, LARGE, "int8x2", "resident"), 256, "int8x2")
-    for rank, precision in ((32, "int8x2"), (512, "int8x2"), (160, "bf16")):
-        mode = "resident" if precision == "int8x2" else "streaming"
-        chosen["sm_90", f"rank-{rank}"] = (plan(h200, Head.markov(40_000, rank), precision, mode), rank, precision)
-    return chosen
+def planned(name: str) -> WalkPlan:
+    """The plan of a request."""
+    gpu, head, request = REQUESTS[name]
+    return plan_walk(load_gpu(gpu), head, **{"mode": "resident", **request})
 
 
-PLANNED = planned()
+def kernel_of(spec: abi.WalkSpec) -> Kernel:
+    """What the planner counts of an instantiation."""
+    return Kernel(spec.rows, spec.rounding, spec.sampling, spec.head, spec.gru, spec.state_rows, spec.projector_rows)
+
+
+def placement_of(spec: abi.WalkSpec) -> Placement:
+    """The placement of an instantiation."""
+    slots = (spec.register_slots, spec.shared_slots, spec.streamed_slots, spec.staging_slots)
+    return Placement(spec.warps, *(count * spec.warps for count in slots))
 
 
 @pytest.fixture(scope="module")
@@ -51,23 +96,58 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def records(cache):
-    """Builds of everything planned, two at a time."""
+    """Builds of everything requested, two at a time."""
 
-    def one(item):
-        (arch, _), (placement, rank, precision) = item
-        return build.build_walk(abi.WalkSpec.of(placement, rank=rank, precision=precision, replicas=1), arch)
+    def one(name):
+        return build.build_walk(planned(name).spec, ARCHITECTURE_OF[REQUESTS[name][0]])
 
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(PLANNED, pool.map(one, PLANNED.items()), strict=True))
+        return dict(zip(REQUESTS, pool.map(one, REQUESTS), strict=True))
 
 
-@pytest.mark.parametrize("key", PLANNED, ids="-".join)
-def test_a_planned_placement_compiles_without_spills_as_the_planner_claims(records, key):
-    placement, rank, precision = PLANNED[key]
-    record, claim = records[key], registers_claim(placement, rank, precision)
-    assert record.library.is_file() and record.arch == key[0]
-    assert not claim.spills and record.spill_bytes == 0
-    assert 0 < record.registers_per_thread <= 65_536 // (32 * placement.warps)
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_planned_walk_compiles_and_on_a_hopper_without_spills_as_the_planner_claims(records, name, record_property):
+    record, spec = records[name], planned(name).spec
+    claim = registers_claim(placement_of(spec), spec.rank, spec.precision, kernel_of(spec))
+    record_property("registers_per_thread", record.registers_per_thread)
+    record_property("spill_bytes", record.spill_bytes)
+    assert record.library.is_file() and record.arch == ARCHITECTURE_OF[REQUESTS[name][0]]
+    assert not claim.spills and 0 < record.registers_per_thread <= register_cap(spec.warps)
+    if record.arch == "sm_90":
+        assert record.spill_bytes == 0, f"{record.registers_per_thread} registers, {claim.wanted_registers} claimed"
+
+
+SHARED = {
+    "one row": abi.WalkSpec(8, 5, 4, 0, 0, 1, 256, "int8x2"),
+    "empty columns": abi.WalkSpec(8, 1, 1, 0, 0, 1, 256, "int8x2"),
+    "streaming": abi.WalkSpec(4, 0, 0, 9, 4, 1, 96, "bf16"),
+    "two sampled rows": abi.WalkSpec(8, 4, 5, 2, 1, 2, 256, "int8x2", sampling=True, wide=True),
+    "fp32 values": abi.WalkSpec(6, 2, 5, 0, 0, 4, 512, "int8x2", rounding="none", wide=True),
+    "many matrix rows": abi.WalkSpec(8, 4, 5, 8, 2, 1, 32, "int8x2", wide=True),
+    "32 sampled rows": abi.WalkSpec(8, 2, 4, 3, 2, 32, 160, "bf16", sampling=True, wide=True),
+    "16 rows": abi.WalkSpec(12, 2, 3, 2, 1, 16, 224, "int8x2"),
+    "gated": abi.WalkSpec(8, 5, 4, 0, 0, 8, 256, "int8x2", head="gated"),
+    "rnn": abi.WalkSpec(8, 5, 4, 0, 0, 1, 96, "int8x2", head="rnn", state_rows=3),
+    "sampled rnn": abi.WalkSpec(8, 5, 2, 2, 1, 4, 512, "bf16", head="rnn", sampling=True, wide=True, state_rows=12),
+    "domino": abi.WalkSpec(8, 5, 4, 0, 0, 1, 256, "int8x2", head="domino", gru=1024, state_rows=24, projector_rows=2),
+    "16 dominoes": abi.WalkSpec(8, 3, 1, 4, 2, 16, 160, "int8x2", head="domino", gru=1000, state_rows=7, projector_rows=1),
+}
+
+
+def test_shared_memory_is_counted_as_the_kernel_lays_it_out(cache, tmp_path):
+    lines = ['#include "walk/walk.cuh"']
+    for name, spec in SHARED.items():
+        counted = shared_bytes(placement_of(spec), spec.rank, spec.precision, kernel_of(spec))
+        assert kernel_of(spec).wide(placement_of(spec)) == spec.wide
+        config = spec.translation_unit().split("WTS_EXPORT_WALK(")[1].rstrip()[:-1]
+        lines.append(f'static_assert(wts::shared_bytes_of<{config}>() == {counted}, "{name}");')
+    (tmp_path / "wts_abi.h").write_text(abi.render_header())
+    (tmp_path / "shared.cu").write_text("\n".join([*lines, ""]))
+    nvcc = build.find_nvcc()
+    includes = [f"-I{path}" for path in (abi.csrc_root(), tmp_path, *nvcc.include_dirs)]
+    answer = subprocess.run([nvcc.path, "-std=c++17", "-arch=sm_90", "-ptx", *includes, "shared.cu", "-o", "shared.ptx"],
+                            cwd=tmp_path, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
 
 
 @pytest.mark.parametrize("arch", build.ARCHITECTURES)
@@ -75,24 +155,30 @@ def test_the_probes_compile(cache, arch):
     assert build.build_probes(arch).library.is_file()
 
 
+@pytest.mark.parametrize("arch", build.ARCHITECTURES)
+def test_the_measurement_of_exchange_lines_compiles(cache, arch):
+    assert build.build_workspace(arch).library.is_file()
+
+
 def test_a_finished_build_is_found_again_and_a_damaged_one_is_made_anew(records):
-    record = records["sm_90", "rank-32"]
+    record, spec = records["rank-32"], planned("rank-32").spec
     lines: list[str] = []
-    placement, rank, precision = PLANNED["sm_90", "rank-32"]
-    spec = abi.WalkSpec.of(placement, rank=rank, precision=precision, replicas=1)
     assert build.build_walk(spec, "sm_90", log=lines.append) == record and lines == []
     (record.library.parent / "build.json").write_text("{")
     assert build.build_walk(spec, "sm_90", log=lines.append) == record and lines
 
 
-def test_an_impossible_specification_fails_with_the_compilers_words(cache):
-    spec = abi.WalkSpec(8, 1, 0, 0, 0, 48, "int8x2", 1)
-    with pytest.raises(build.BuildError, match="rank is a multiple of 32 up to 512"):
+@pytest.mark.parametrize("change, word", [
+    ({"rank": 48}, "rank is a multiple of 32 up to 512"), ({"rows": 3}, "rows are 1, 2, or quads up to 32"), ({"sampling": True}, "64-bit words"),
+])
+def test_an_impossible_specification_fails_with_the_compilers_words(cache, change, word):
+    spec = replace(abi.WalkSpec(8, 1, 0, 0, 0, 1, 64, "int8x2"), **change)
+    with pytest.raises(build.BuildError, match=word):
         build.build_walk(spec, "sm_90")
 
 
 def test_a_cancelled_build_stops_and_leaves_nothing_finished(cache):
-    spec = abi.WalkSpec(8, 4, 4, 4, 2, 256, "int8x2", 2)
+    spec = abi.WalkSpec(8, 2, 1, 1, 1, 1, 96, "int8x2")
     cancel = threading.Event()
     timer = threading.Timer(0.3, cancel.set)
     timer.start()
@@ -157,9 +243,9 @@ def test_the_binding_compiles_and_refuses_tensors_before_it_launches(cache):
     binding = build.load_binding()
     params = abi.WalkParams(vocab_size=5)
     base, anchor, tokens = torch.zeros(1, 2, 5), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64)
-    call = (0, 0, ctypes.addressof(params), 4, 16, 0, 0)
+    call, rest = (0, 0, ctypes.addressof(params), 4, 1, 16, 0, 0), (None, None, 0, None, None)
     with pytest.raises(ValueError, match="base_logits has dtype Float; it must be BFloat16"):
-        binding.launch(*call, base, anchor, tokens)
+        binding.launch(*call, base, anchor, tokens, *rest)
     with pytest.raises(ValueError, match="base_logits is on the CPU; it must be on cuda:0"):
-        binding.launch(*call, base.bfloat16(), anchor, tokens)
+        binding.launch(*call, base.bfloat16(), anchor, tokens, *rest)
 
