@@ -16,7 +16,7 @@ from functools import lru_cache
 from cost_model import terms
 from cost_model.errors import BadInput
 from cost_model.footprint import (  # noqa: F401  (what a kernel takes is part of this module's interface)
-    GREEDY_ROW, KERNEL_ROWS, NARROW_ROWS, Kernel, RegisterClaim, accumulator_groups, fragment_registers, kernel_rows, needs_wide_words, register_cap,
+    GREEDY_ROW, KERNEL_ROWS, NARROW_ROWS, Kernel, RegisterClaim, accumulator_groups, fragment_registers, k_steps, kernel_rows, needs_wide_words, register_cap,
     registers_claim, shared_bytes,
 )
 from cost_model.gpu import Gpu
@@ -246,7 +246,8 @@ NOMINAL_STREAM_BYTES_A_CYCLE = 30
 each of its 9 slots (`2026-11-30-walks`). Orders placements only."""
 
 NOMINAL_STREAM_LATENCY_CYCLES = 800
-"""What a copy waits before its bytes flow: with one staging slot a warp each streamed slot of an H200 took 0.9 µs, 0.35 above its bytes."""
+"""From asking for bytes to having them under load: with a ring that waited for whole tiles, one a warp, each streamed slot of an H200
+took 0.9 µs, 0.35 above its bytes. Orders placements only."""
 
 SHARED_HEADROOM = 0.9
 """Shared reads may take this share of the products' time and still hide."""
@@ -268,15 +269,16 @@ def _cost(placement: Placement, gpu: Gpu, request: _Request) -> tuple:
 
 
 def _stream_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
-    """Streaming of a step: streamed slots × max(slot / rate, (latency + slot / rate) / staging slots).
+    """Streaming of a step: streamed slots × max(slot / rate, (latency + k-step / rate) / staging slots).
 
-    An entry of the ring is asked for again as soon as it has been multiplied, and comes a latency and its own bytes later; so many of
-    them as there are entries are on their way together, but not faster than the rate.
+    An entry of the ring, one k-step of a tile, is asked for again as soon as it has been multiplied, and comes a latency and its own
+    bytes later; so many of them as there are entries are on their way together, but not faster than the rate.
     """
     if not placement.streamed_tiles:
         return 0.0
     slot_cycles = placement.warps * terms.tile_bytes(request.rank, request.precision) / NOMINAL_STREAM_BYTES_A_CYCLE
-    waits = max(slot_cycles, (NOMINAL_STREAM_LATENCY_CYCLES + slot_cycles) * placement.warps / placement.staging_tiles)
+    step_cycles = slot_cycles / k_steps(request.rank, request.precision)
+    waits = max(slot_cycles, (NOMINAL_STREAM_LATENCY_CYCLES + step_cycles) * placement.warps / placement.staging_tiles)
     return us_from_cycles(placement.streamed_tiles / placement.warps * waits, _clock_mhz(gpu))
 
 

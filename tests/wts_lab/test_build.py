@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from cost_model import Head, load_gpu
-from cost_model.placement import Kernel, Placement, register_cap, registers_claim, shared_bytes
+from cost_model.placement import Kernel, Placement, k_steps, register_cap, registers_claim, shared_bytes
 from wts_lab import abi, build
 from wts_lab.walk_plan import WalkPlan, plan_walk
 
@@ -81,7 +81,7 @@ def kernel_of(spec: abi.WalkSpec) -> Kernel:
 
 def placement_of(spec: abi.WalkSpec) -> Placement:
     """The placement of an instantiation."""
-    slots = (spec.register_slots, spec.shared_slots, spec.streamed_slots, spec.staging_slots)
+    slots = (spec.register_slots, spec.shared_slots, spec.streamed_slots, spec.staging_steps // k_steps(spec.rank, spec.precision))
     return Placement(spec.warps, *(count * spec.warps for count in slots))
 
 
@@ -120,17 +120,17 @@ def test_a_planned_walk_compiles_and_on_a_hopper_without_spills_as_the_planner_c
 SHARED = {
     "one row": abi.WalkSpec(8, 5, 4, 0, 0, 1, 256, "int8x2"),
     "empty columns": abi.WalkSpec(8, 1, 1, 0, 0, 1, 256, "int8x2"),
-    "streaming": abi.WalkSpec(4, 0, 0, 9, 4, 1, 96, "bf16"),
-    "two sampled rows": abi.WalkSpec(8, 4, 5, 2, 1, 2, 256, "int8x2", sampling=True, wide=True),
+    "streaming": abi.WalkSpec(4, 0, 0, 9, 24, 1, 96, "bf16"),
+    "two sampled rows": abi.WalkSpec(8, 4, 5, 2, 8, 2, 256, "int8x2", sampling=True, wide=True),
     "fp32 values": abi.WalkSpec(6, 2, 5, 0, 0, 4, 512, "int8x2", rounding="none", wide=True),
     "many matrix rows": abi.WalkSpec(8, 4, 5, 8, 2, 1, 32, "int8x2", wide=True),
-    "32 sampled rows": abi.WalkSpec(8, 2, 4, 3, 2, 32, 160, "bf16", sampling=True, wide=True),
-    "16 rows": abi.WalkSpec(12, 2, 3, 2, 1, 16, 224, "int8x2"),
+    "32 sampled rows": abi.WalkSpec(8, 2, 4, 3, 20, 32, 160, "bf16", sampling=True, wide=True),
+    "16 rows": abi.WalkSpec(12, 2, 3, 2, 7, 16, 224, "int8x2"),
     "gated": abi.WalkSpec(8, 5, 4, 0, 0, 8, 256, "int8x2", head="gated"),
     "rnn": abi.WalkSpec(8, 5, 4, 0, 0, 1, 96, "int8x2", head="rnn", state_rows=3),
-    "sampled rnn": abi.WalkSpec(8, 5, 2, 2, 1, 4, 512, "bf16", head="rnn", sampling=True, wide=True, state_rows=12),
+    "sampled rnn": abi.WalkSpec(8, 5, 2, 2, 32, 4, 512, "bf16", head="rnn", sampling=True, wide=True, state_rows=12),
     "domino": abi.WalkSpec(8, 5, 4, 0, 0, 1, 256, "int8x2", head="domino", gru=1024, state_rows=24, projector_rows=2),
-    "16 dominoes": abi.WalkSpec(8, 3, 1, 4, 2, 16, 160, "int8x2", head="domino", gru=1000, state_rows=7, projector_rows=1),
+    "16 dominoes": abi.WalkSpec(8, 3, 1, 4, 10, 16, 160, "int8x2", head="domino", gru=1000, state_rows=7, projector_rows=1),
 }
 
 
@@ -178,7 +178,7 @@ def test_an_impossible_specification_fails_with_the_compilers_words(cache, chang
 
 
 def test_a_cancelled_build_stops_and_leaves_nothing_finished(cache):
-    spec = abi.WalkSpec(8, 2, 1, 1, 1, 1, 96, "int8x2")
+    spec = abi.WalkSpec(8, 2, 1, 1, 3, 1, 96, "int8x2")
     cancel = threading.Event()
     timer = threading.Timer(0.3, cancel.set)
     timer.start()
