@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 THREADS_A_WARP = 32
 REGISTER_BYTES = 4
-FRAGMENT_BYTES = 16
-"""Of a tile, a lane and k-step: what one tensor product takes of W2."""
-
 LATENT_HEADER_BYTES = 16
 NARROW_ROWS = 1 << 11
 """Matrix rows of a block that a 32-bit exchange word tells apart; more take 64-bit words."""
@@ -177,11 +174,6 @@ class RegisterClaim:
     registers_per_thread: int
     wanted_registers: int
     spills: bool
-
-
-def k_steps(rank: int, precision: str) -> int:
-    """Tensor products in the depth of a tile: rank / 32 in int8, rank / 16 in bf16; each takes 16 bytes a lane."""
-    return terms.tile_bytes(rank, precision) // (THREADS_A_WARP * FRAGMENT_BYTES)
 
 
 def fragment_registers(rank: int, precision: str) -> int:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import islice
 
 from cost_model import terms
 from cost_model.errors import BadInput
 from cost_model.footprint import (  # noqa: F401  (what a kernel takes is part of this module's interface)
-    GREEDY_ROW, KERNEL_ROWS, NARROW_ROWS, Kernel, RegisterClaim, accumulator_groups, fragment_registers, k_steps, kernel_rows, needs_wide_words, register_cap,
+    GREEDY_ROW, KERNEL_ROWS, NARROW_ROWS, Kernel, RegisterClaim, accumulator_groups, fragment_registers, kernel_rows, needs_wide_words, register_cap,
     registers_claim, shared_bytes,
 )
 from cost_model.gpu import Gpu
@@ -221,20 +222,25 @@ def _requests(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int 
 
 
 def _fitting(gpu: Gpu, request: _Request) -> Iterator[Placement]:
-    """Yield the placements of that many tiles a warp."""
-    slots, warps, resident = request.slots, request.warps, request.mode == "resident"
+    """Yield the placements of that many tiles a warp: for each number of register and staging slots the one that keeps the most."""
+    slots, resident = request.slots, request.mode == "resident"
     fit = _shared_slots(gpu, request)
     for register_slots in range(slots + 1 if resident else 1):
         left = slots - register_slots
         for staging_slots in range(min(left, fit) + 1):
-            shared_slots = min(fit - staging_slots, left - (1 if staging_slots else 0)) if resident else 0
-            streamed_slots = left - shared_slots
-            if (streamed_slots == 0) != (staging_slots == 0) or staging_slots > streamed_slots or streamed_slots == slots and resident:
-                continue
-            counts = (register_slots, shared_slots, streamed_slots, staging_slots)
-            placement = Placement(warps, *(count * warps for count in counts))
-            if capacity_problem(placement, gpu, request.rank, request.precision, request.kernel) is None:
-                yield placement
+            most = min(fit - staging_slots, left - (1 if staging_slots else 0)) if resident else 0
+            candidates = (_placement(request, register_slots, shared_slots, staging_slots) for shared_slots in range(most, -1, -1))
+            fitting = (one for one in candidates if one and capacity_problem(one, gpu, request.rank, request.precision, request.kernel) is None)
+            yield from islice(fitting, 1)
+
+
+def _placement(request: _Request, register_slots: int, shared_slots: int, staging_slots: int) -> Placement | None:
+    """The placement that streams the rest, or None where the ring contradicts that or a resident walk would keep nothing."""
+    streamed_slots = request.slots - register_slots - shared_slots
+    if (streamed_slots == 0) != (staging_slots == 0) or staging_slots > streamed_slots or request.mode == "resident" and streamed_slots == request.slots:
+        return None
+    counts = (register_slots, shared_slots, streamed_slots, staging_slots)
+    return Placement(request.warps, *(count * request.warps for count in counts))
 
 
 STAGING_TARGET_BYTES = 128 * 1024
@@ -269,16 +275,15 @@ def _cost(placement: Placement, gpu: Gpu, request: _Request) -> tuple:
 
 
 def _stream_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
-    """Streaming of a step: streamed slots × max(slot / rate, (latency + k-step / rate) / staging slots).
+    """Streaming of a step: streamed slots × max(slot / rate, (latency + half a slot / rate) / staging slots).
 
-    An entry of the ring, one k-step of a tile, is asked for again as soon as it has been multiplied, and comes a latency and its own
-    bytes later; so many of them as there are entries are on their way together, but not faster than the rate.
+    An entry of the ring, half a tile, is asked for again as soon as it has been multiplied, and comes a latency and its own bytes
+    later; so many of them as there are entries are on their way together, but not faster than the rate.
     """
     if not placement.streamed_tiles:
         return 0.0
     slot_cycles = placement.warps * terms.tile_bytes(request.rank, request.precision) / NOMINAL_STREAM_BYTES_A_CYCLE
-    step_cycles = slot_cycles / k_steps(request.rank, request.precision)
-    waits = max(slot_cycles, (NOMINAL_STREAM_LATENCY_CYCLES + step_cycles) * placement.warps / placement.staging_tiles)
+    waits = max(slot_cycles, (NOMINAL_STREAM_LATENCY_CYCLES + slot_cycles / 2) * placement.warps / placement.staging_tiles)
     return us_from_cycles(placement.streamed_tiles / placement.warps * waits, _clock_mhz(gpu))
 
 

@@ -8,12 +8,12 @@ import os
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from cost_model import Head, load_gpu
-from cost_model.placement import Kernel, Placement, k_steps, register_cap, registers_claim, shared_bytes
+from cost_model.placement import Kernel, Placement, register_cap, registers_claim, shared_bytes
 from wts_lab import abi, build
 from wts_lab.walk_plan import WalkPlan, plan_walk
 
@@ -79,10 +79,11 @@ def kernel_of(spec: abi.WalkSpec) -> Kernel:
     return Kernel(spec.rows, spec.rounding, spec.sampling, spec.head, spec.gru, spec.state_rows, spec.projector_rows)
 
 
-def placement_of(spec: abi.WalkSpec) -> Placement:
-    """The placement of an instantiation."""
-    slots = (spec.register_slots, spec.shared_slots, spec.streamed_slots, spec.staging_steps // k_steps(spec.rank, spec.precision))
-    return Placement(spec.warps, *(count * spec.warps for count in slots))
+def spec_of(placement: Placement, rank: int, precision: str, kernel: Kernel) -> abi.WalkSpec:
+    """The instantiation that the planner counts."""
+    slots = {f"{tier}_slots": getattr(placement, f"{tier}_tiles") // placement.warps for tier in ("register", "shared", "streamed")}
+    entries = placement.staging_tiles // placement.warps * abi.k_steps(rank, precision) // abi.staging_steps(rank, precision)
+    return abi.WalkSpec(placement.warps, **slots, staging_entries=entries, rank=rank, precision=precision, wide=kernel.wide(placement), **asdict(kernel))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def records(cache):
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_planned_walk_compiles_and_on_a_hopper_without_spills_as_the_planner_claims(records, name, record_property):
     record, spec = records[name], planned(name).spec
-    claim = registers_claim(placement_of(spec), spec.rank, spec.precision, kernel_of(spec))
+    claim = registers_claim(planned(name).placement, spec.rank, spec.precision, kernel_of(spec))
     record_property("registers_per_thread", record.registers_per_thread)
     record_property("spill_bytes", record.spill_bytes)
     assert record.library.is_file() and record.arch == ARCHITECTURE_OF[REQUESTS[name][0]]
@@ -118,28 +119,29 @@ def test_a_planned_walk_compiles_and_on_a_hopper_without_spills_as_the_planner_c
 
 
 SHARED = {
-    "one row": abi.WalkSpec(8, 5, 4, 0, 0, 1, 256, "int8x2"),
-    "empty columns": abi.WalkSpec(8, 1, 1, 0, 0, 1, 256, "int8x2"),
-    "streaming": abi.WalkSpec(4, 0, 0, 9, 24, 1, 96, "bf16"),
-    "two sampled rows": abi.WalkSpec(8, 4, 5, 2, 8, 2, 256, "int8x2", sampling=True, wide=True),
-    "fp32 values": abi.WalkSpec(6, 2, 5, 0, 0, 4, 512, "int8x2", rounding="none", wide=True),
-    "many matrix rows": abi.WalkSpec(8, 4, 5, 8, 2, 1, 32, "int8x2", wide=True),
-    "32 sampled rows": abi.WalkSpec(8, 2, 4, 3, 20, 32, 160, "bf16", sampling=True, wide=True),
-    "16 rows": abi.WalkSpec(12, 2, 3, 2, 7, 16, 224, "int8x2"),
-    "gated": abi.WalkSpec(8, 5, 4, 0, 0, 8, 256, "int8x2", head="gated"),
-    "rnn": abi.WalkSpec(8, 5, 4, 0, 0, 1, 96, "int8x2", head="rnn", state_rows=3),
-    "sampled rnn": abi.WalkSpec(8, 5, 2, 2, 32, 4, 512, "bf16", head="rnn", sampling=True, wide=True, state_rows=12),
-    "domino": abi.WalkSpec(8, 5, 4, 0, 0, 1, 256, "int8x2", head="domino", gru=1024, state_rows=24, projector_rows=2),
-    "16 dominoes": abi.WalkSpec(8, 3, 1, 4, 10, 16, 160, "int8x2", head="domino", gru=1000, state_rows=7, projector_rows=1),
+    "one row": ((8, 5, 4, 0, 0), 256, "int8x2", Kernel()),
+    "empty columns": ((8, 1, 1, 0, 0), 256, "int8x2", Kernel()),
+    "streaming": ((4, 0, 0, 9, 4), 96, "bf16", Kernel()),
+    "two sampled rows": ((8, 4, 5, 2, 1), 256, "int8x2", Kernel(2, sampling=True)),
+    "fp32 values": ((6, 2, 5, 0, 0), 512, "int8x2", Kernel(4, "none")),
+    "many matrix rows": ((8, 4, 5, 8, 2), 32, "int8x2", Kernel()),
+    "32 sampled rows": ((8, 2, 4, 3, 2), 160, "bf16", Kernel(32, sampling=True)),
+    "16 rows": ((12, 2, 3, 2, 1), 224, "int8x2", Kernel(16)),
+    "gated": ((8, 5, 4, 0, 0), 256, "int8x2", Kernel(8, head="gated")),
+    "rnn": ((8, 5, 4, 0, 0), 96, "int8x2", Kernel(head="rnn", state_rows=3)),
+    "sampled rnn": ((8, 5, 2, 2, 1), 512, "bf16", Kernel(4, sampling=True, head="rnn", state_rows=12)),
+    "domino": ((8, 5, 4, 0, 0), 256, "int8x2", Kernel(head="domino", gru=1024, state_rows=24, projector_rows=2)),
+    "16 dominoes": ((8, 3, 1, 4, 2), 160, "int8x2", Kernel(16, head="domino", gru=1000, state_rows=7, projector_rows=1)),
 }
+"""Name -> warps and slots a warp by tier, rank, precision, kernel."""
 
 
 def test_shared_memory_is_counted_as_the_kernel_lays_it_out(cache, tmp_path):
     lines = ['#include "walk/walk.cuh"']
-    for name, spec in SHARED.items():
-        counted = shared_bytes(placement_of(spec), spec.rank, spec.precision, kernel_of(spec))
-        assert kernel_of(spec).wide(placement_of(spec)) == spec.wide
-        config = spec.translation_unit().split("WTS_EXPORT_WALK(")[1].rstrip()[:-1]
+    for name, ((warps, *slots), rank, precision, kernel) in SHARED.items():
+        placement = Placement(warps, *(count * warps for count in slots))
+        counted = shared_bytes(placement, rank, precision, kernel)
+        config = spec_of(placement, rank, precision, kernel).translation_unit().split("WTS_EXPORT_WALK(")[1].rstrip()[:-1]
         lines.append(f'static_assert(wts::shared_bytes_of<{config}>() == {counted}, "{name}");')
     (tmp_path / "wts_abi.h").write_text(abi.render_header())
     (tmp_path / "shared.cu").write_text("\n".join([*lines, ""]))
