@@ -31,7 +31,10 @@ REFERENCE = "torch-stepwise"
 ENGINE = "sglang-0.5.23"
 """The engine whose stepwise paths are the baseline."""
 
-DEFAULT_EXCHANGE = "slots-x1"
+EXCHANGES = ("near-lines", "spread-lines", "dense-lines")
+"""Where the words lie that the blocks of a walk exchange: on cache lines measured to be near to all, on lines a kilobyte apart, or packed."""
+
+DEFAULT_EXCHANGE = "near-lines"
 """The exchange of a walk that nobody asked another of: the only one that settings stand for and the model describes."""
 
 MAX_BATCH = 32

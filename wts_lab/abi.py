@@ -7,40 +7,47 @@ for ctypes. A field or constant changed here changes on both sides; nothing is t
 from __future__ import annotations
 
 import ctypes
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from cost_model.head import MAX_RANK, MAX_VOCAB_SIZE
-from cost_model.placement import Placement
+from cost_model.placement import NARROW_ROWS
 from cost_model.terms import TILE_ROWS
+from cost_model.workload import MAX_BATCH
 
 CONSTANTS = {
     "kTileRows": TILE_ROWS,  # rows of a tile, the unit of placement
     "kFragmentBytes": 16,  # bytes of one matrix fragment a lane and k-step
     "kMaxRank": MAX_RANK,
-    "kMaxVocabulary": MAX_VOCAB_SIZE,  # what the index field of the word can tell apart
-    "kLatentHeaderBytes": 16,  # float32 s1, float32 s2, halt flag, 0
-    "kHaltWord": 2,
-    "kEpochBits": 12,
+    "kMaxRows": MAX_BATCH,  # batch rows of one walk
+    "kMaxVocabulary": MAX_VOCAB_SIZE,  # what the index field of a wide word can tell apart
+    "kLatentHeaderBytes": 16,  # float32 s1, float32 s2, 0, 0
+    "kEpochBits": 12,  # of a wide word
     "kEpochMask": (1 << 12) - 1,
     "kIndexMask": (1 << 20) - 1,
-    "kSlotCapacity": 192,  # words of one exchange buffer: the largest grid
-    "kMaxReplicas": 64,
+    "kNarrowEpochBits": 5,
+    "kNarrowRows": NARROW_ROWS,
+    "kMaxBlocks": 192,  # of a grid
+    "kUnitBytes": 16,  # of words that are read together
+    "kLineBytes": 128,
     "kControlEpoch": 0,  # uint32 words of the control block
     "kControlStatus": 1,
-    "kControlDetail": 2,  # the stalled step, or the row with the bad anchor
-    "kControlMissing": 3,  # kSlotCapacity / 64 words: bit l of word i is blocks 2 (l + 32 i) and the next
+    "kControlDetail": 2,  # the stalled step
+    "kControlBadRows": 3,  # bit b: the anchor of batch row b is no target id
+    "kControlMissing": 4,  # kMissingWords words: bit l of word i is unit l + 32 i of the exchange words
+    "kMissingWords": 3,
     "kControlWords": 8,
     "kStatusClean": 0,
     "kStatusStalled": 1,
     "kStatusAnchor": 2,
     "kPhases": 5,
-    "kFirstPollClocks": 300,  # from the start of a wait to the first look at the words; chosen in development (docs/kernel.md)
+    "kPrefetchSteps": 3,  # base logits are asked of L2 so many steps ahead
+    "kFirstPollClocks": 300,  # from a publication to the first look at the words
     "kFragmentsInFlight": 4,  # of shared memory a thread: loads ahead of their products
 }
 """Integer constants of the kernels, by their C++ names."""
 
-UNSIGNED = frozenset(name for name in CONSTANTS if name.startswith(("kStatus", "kEpochMask", "kIndexMask", "kFirstPoll")))
+UNSIGNED = frozenset(name for name in CONSTANTS if name.startswith(("kStatus", "kEpochMask", "kIndexMask", "kFirstPoll", "kMaxVocabulary")))
 
 PHASES = ("products", "epilogue", "publish", "exchange", "latent")
 """Names of the phase clocks, in the order the kernel stores them."""
@@ -48,19 +55,35 @@ PHASES = ("products", "epilogue", "publish", "exchange", "latent")
 PARAMETER_FIELDS: tuple[tuple[str, str], ...] = (
     ("matrix", "const void*"),  # packed tiles [tiles, k_steps, 32, 16 bytes]
     ("row_scales", "const float*"),  # [tiles * 16]; int8x2 only
-    ("latents", "const uint8_t*"),  # [target_vocab, latent bytes]
+    ("token_table", "const uint16_t*"),  # [target_vocab, ...]: latents as packed for Markov, else bf16 (head_terms.token_table)
+    ("positions", "const float*"),  # [batch, steps, ...]: head_terms.position_terms; null for Markov
+    ("state_matrix", "const uint16_t*"),  # bf16 [3 n, n]; RNN and Domino
+    ("projector", "const uint16_t*"),  # bf16 [rank, gru]; Domino
     ("draft_to_target", "const int32_t*"),  # [vocab] or null
-    ("base_logits", "const uint16_t*"),  # bf16 [steps, >= vocab], last stride 1
-    ("base_step_stride", "int64_t"),  # elements
-    ("anchors", "const int64_t*"),  # [1]
-    ("tokens", "int64_t*"),  # [steps]
-    ("slots", "uint64_t*"),  # [replicas, 2, kSlotCapacity]
+    ("base_logits", "const uint16_t*"),  # bf16 [batch, steps, >= vocab], last stride 1
+    ("base_row_stride", "int64_t"),  # elements
+    ("base_step_stride", "int64_t"),
+    ("anchors", "const int64_t*"),  # [batch]
+    ("tokens", "int64_t*"),  # [batch, steps], last stride 1
+    ("tokens_row_stride", "int64_t"),
+    ("logits_out", "uint16_t*"),  # bf16 [batch, steps, vocab], last stride 1; or null
+    ("logits_row_stride", "int64_t"),
+    ("logits_step_stride", "int64_t"),
+    ("temperatures", "const float*"),  # [batch] or null
+    ("noise_offset", "int64_t*"),  # [1] or null
+    ("slots", "char*"),  # exchange words
+    ("slot_places", "const int32_t*"),  # [2, rows, units]: byte offsets in slots
+    ("state_slots", "uint64_t*"),  # words of the state exchange; RNN and Domino
     ("control", "uint32_t*"),  # [kControlWords]
     ("phase_clocks", "int64_t*"),  # [grid, kPhases]; phases probe only
+    ("noise_key_low", "uint32_t"),
+    ("noise_key_high", "uint32_t"),
     ("vocab_size", "int32_t"),  # logical rows of the matrix
     ("vocab_tiles", "int32_t"),
     ("target_vocab_size", "int32_t"),
-    ("steps", "int32_t"),
+    ("batch", "int32_t"),
+    ("steps", "int32_t"),  # positions of the walk
+    ("matrix_stays_in_l2", "int32_t"),  # whether the shard's loads leave the matrix in L2
     ("expected_blocks", "int32_t"),  # words to wait for: the grid, but for a test that wants a stall
     ("max_polls", "uint32_t"),  # bound of every wait
 )
@@ -121,30 +144,28 @@ def render_header() -> str:
 class WalkSpec:
     """One instantiation of the walk kernel: everything the compiler is told.
 
-    Slots count tiles a warp; ``staging_slots`` are ring entries a warp. ``probe`` is ``none``, ``fixed_latent``
-    (products and selection repeated on one latent, no exchange) or ``phases`` (clocks of each part of a step).
+    Slots count tiles a warp; ``staging_entries`` are ring entries a warp, of ``staging_steps`` k-steps of a tile each. ``rows`` is the largest batch, ``wide`` tells 64-bit from
+    32-bit exchange words, ``state_rows`` and ``projector_rows`` are the rows of a recurrent head's matrices that a block keeps.
+    ``probe`` is ``none`` or a measuring instrument: ``fixed_latent`` (products and selection repeated on one latent, no
+    exchange), ``exchange`` (words and latents alone), ``state`` (state advance alone), ``phases`` (clocks of each part of a step).
     """
 
     warps: int
     register_slots: int
     shared_slots: int
     streamed_slots: int
-    staging_slots: int
+    staging_entries: int
+    rows: int
     rank: int
     precision: str
-    replicas: int
+    rounding: str = "once"
+    sampling: bool = False
+    wide: bool = False
+    head: str = "markov"
+    gru: int = 0
+    state_rows: int = 0
+    projector_rows: int = 0
     probe: str = "none"
-
-    @classmethod
-    def of(cls, placement: Placement, *, rank: int, precision: str, replicas: int, probe: str = "none") -> WalkSpec:
-        """The specification of a placement; raises ``ValueError`` where tiles do not divide among the warps."""
-        counts = {}
-        for tier in ("register", "shared", "streamed", "staging"):
-            tiles = getattr(placement, f"{tier}_tiles")
-            if tiles % placement.warps:
-                raise ValueError(f"{tier}_tiles is {tiles}; it must be a multiple of the {placement.warps} warps")
-            counts[f"{tier}_slots"] = tiles // placement.warps
-        return cls(warps=placement.warps, **counts, rank=rank, precision=precision, replicas=replicas, probe=probe)
 
     @property
     def slots(self) -> int:
@@ -154,22 +175,45 @@ class WalkSpec:
     def translation_unit(self) -> str:
         """The source that instantiates this kernel and its launchers."""
         arguments = (
-            f"{self.warps}, {self.register_slots}, {self.shared_slots}, {self.streamed_slots}, {self.staging_slots}, "
-            f"{self.rank}, wts::Precision::{self.precision}, {self.replicas}, wts::Probe::{self.probe}"
+            f"{self.warps}, {self.register_slots}, {self.shared_slots}, {self.streamed_slots}, {self.staging_entries}, {self.rows}, "
+            f"{self.rank}, wts::Precision::{self.precision}, wts::Rounding::{self.rounding}, {_cpp(self.sampling)}, {_cpp(self.wide)}, "
+            f"wts::HeadKind::{self.head}, {self.gru}, {self.state_rows}, {self.projector_rows}, wts::Probe::{self.probe}"
         )
         return f'#include "walk/launch.cuh"\n\nWTS_EXPORT_WALK(wts::WalkConfig<{arguments}>)\n'
 
     def name(self) -> str:
         """A short, unique, file-safe name."""
-        fields = asdict(self)
-        tiers = "-".join(str(fields[f"{tier}_slots"]) for tier in ("register", "shared", "streamed", "staging"))
-        probe = "" if self.probe == "none" else f"-{self.probe}"
-        return f"walk-{self.precision}-r{self.rank}-w{self.warps}-{tiers}-x{self.replicas}{probe}"
+        tiers = f"{self.register_slots}-{self.shared_slots}-{self.streamed_slots}-{self.staging_entries}"
+        words = [f"walk-{self.head}-{self.precision}-r{self.rank}-b{self.rows}-w{self.warps}-{tiers}", self.rounding]
+        words += [f"g{self.gru}"] if self.gru else []
+        words += [f"s{self.state_rows}-{self.projector_rows}"] if self.head in ("rnn", "domino") else []
+        words += ["sampling"] if self.sampling else []
+        words += ["wide"] if self.wide and not self.sampling else []
+        words += [] if self.probe == "none" else [self.probe]
+        return "-".join(words)
 
 
 def slot_column(slot: int, slots: int) -> int:
-    """Lane column t (0 to 3) that finishes a warp's slot: the twin of ``WalkConfig::slot_column``."""
+    """Lane column t (0 to 3) that finishes a warp's slot where one batch row is walked: the twin of ``WalkConfig::slot_column``."""
     return slot // max((slots + 3) // 4, min(slots, 3))
+
+
+def k_steps(rank: int, precision: str) -> int:
+    """K-steps of one tile: 32 int8 or 16 bf16 elements each."""
+    return rank // (32 if precision == "int8x2" else 16)
+
+
+def staging_steps(rank: int, precision: str) -> int:
+    """K-steps of a tile in one entry of the staging ring: a part of a tile where its k-steps divide by four, else all of it.
+
+    The twin of ``WalkConfig::entry_steps``. Smaller entries wait and ask too often, larger ones leave the ring half empty.
+    """
+    steps = k_steps(rank, precision)
+    return 4 if steps % 4 == 0 else steps
+
+
+def _cpp(flag: bool) -> str:
+    return "true" if flag else "false"
 
 
 def csrc_root() -> Path:

@@ -1,26 +1,28 @@
 """``Walk``: a draft head's serial walk as one launch, prepared once and called many times.
 
-Preparation quantises and packs the matrix and the latent table, uploads them, builds the kernel of the placement and
-asks the device whether its grid can be co-resident. A call checks its tensors, launches, and returns; it allocates
-nothing when ``tokens_out`` is given, never synchronises, and can be captured in a CUDA graph.
+Preparation quantises and packs the matrix and the token table, uploads them, builds the kernel of the plan and asks the device whether
+its grid can be co-resident. A call checks its tensors, launches, and returns; it never synchronises, can be captured in a
+CUDA graph, and allocates nothing when ``tokens_out`` is given (heads that take hidden vectors compute their position terms
+into torch's pool first).
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from dataclasses import dataclass
 
 import torch
 
 from cost_model.gpu import Figure, Gpu, UnknownGpu, recognise_gpu
-from cost_model.head import Head
-from cost_model.placement import Placement, plan
-from wts_lab import abi, packing, quantize
+from cost_model.placement import Placement
+from cost_model.workload import DEFAULT_EXCHANGE, require_whole
+from wts_lab import abi, packing
 from wts_lab.build import BuildRecord, build_walk, load_binding
-
-EXCHANGE_REPLICAS = 1
-"""Copies of the exchange words; docs/kernel.md and the record of benchmark `exchanges` have the sweep that chose it."""
+from wts_lab.head_terms import position_terms
+from wts_lab.heads import DraftHead
+from wts_lab.walk_plan import plan_walk
+from wts_lab.weights import prepare_weights
+from wts_lab.workspace import Workspace, blocks_of_unit
 
 MAX_POLLS = 1 << 21
 """Bound of a wait, in polls of about half a microsecond: a second, far beyond any step."""
@@ -33,7 +35,7 @@ class LaunchRefused(RuntimeError):
 class WalkStalled(RuntimeError):
     """Blocks that did not publish in a step within the bound, as the first block to give up saw it.
 
-    ``missing_blocks`` come in pairs, of which at least one is missing: words are read two at a time.
+    ``missing_blocks`` come in units of four (two where words are wide), of which at least one is missing: they are read together.
     """
 
     def __init__(self, step: int, missing_blocks: tuple[int, ...]):
@@ -73,52 +75,22 @@ def device_gpu(device: torch.device) -> Gpu:
         return Gpu("unverified", properties.name, (), (properties.major, properties.minor), figures)
 
 
-@dataclass(frozen=True)
-class WalkPlan:
-    """What to build for a request: blocks of the grid, tiles of a block, and the instantiation."""
-
-    grid_blocks: int
-    placement: Placement
-    spec: abi.WalkSpec
-
-
-def plan_walk(
-    gpu: Gpu,
-    shape: Head,
-    *,
-    mode: str,
-    precision: str,
-    placement: Placement | None = None,
-    replicas: int = EXCHANGE_REPLICAS,
-    probe: str = "none",
-) -> WalkPlan:
-    """The plan of a walk of ``shape`` on ``gpu``; the planner's placement where none is given.
-
-    Raises ``ValueError`` for a placement that cannot hold the matrix or contradicts the mode, ``PlanError`` where nothing fits.
-    """
-    tiles = packing.count_tiles(shape.vocab_size)
-    grid_blocks = min(gpu.sm_count, tiles)
-    chosen = placement or plan(gpu, shape, precision, mode, grid_blocks=grid_blocks)
-    _check_placement(chosen, mode, tiles, grid_blocks)
-    spec = abi.WalkSpec.of(chosen, rank=shape.rank, precision=precision, replicas=replicas, probe=probe)
-    return WalkPlan(grid_blocks, chosen, spec)
-
-
 class Walk:
-    """A prepared walk of a Markov head.
+    """A prepared walk of a draft head.
 
     Args:
-        head: a :class:`wts_lab.heads.MarkovHead` (or anything with its ``shape`` and its two weights).
-        steps: the longest walk; a call may do fewer.
-        max_batch: 1; larger batches are not built yet.
+        head: a module of :mod:`wts_lab.heads`.
+        steps: the longest walk; a call may do fewer. Domino's position 0, the base argmax, is no step.
+        max_batch: batch rows of the largest call, 1 to 32.
         mode: ``streaming`` or ``resident``.
         precision: ``int8x2`` or ``bf16``.
         placement: where the tiles lie; the planner's choice when None.
         draft_to_target: int ``[vocab]``, target id of each draft id; None where they are the same.
-        rounding: ``once``.
+        rounding: ``once``, ``twice`` or ``none``.
+        sampling: whether calls may give temperatures; a kernel of its own.
         device: a CUDA device; the current one when None.
-        probe: ``none``; ``fixed_latent`` and ``phases`` are measuring instruments, see :class:`wts_lab.abi.WalkSpec`.
-        replicas: copies of the exchange words.
+        probe: ``none``, or a measuring instrument, see :class:`wts_lab.abi.WalkSpec`.
+        exchange: where the words of the blocks lie, see :mod:`wts_lab.workspace`.
         expected_blocks: words a block waits for; anything above the grid stalls, which tests use.
         max_polls: looks at the words before a wait gives up and the walk counts as stalled.
         log: called with each line of a build.
@@ -129,7 +101,7 @@ class Walk:
 
     def __init__(
         self,
-        head,
+        head: DraftHead,
         *,
         steps: int,
         max_batch: int = 1,
@@ -138,33 +110,44 @@ class Walk:
         placement: Placement | None = None,
         draft_to_target: torch.Tensor | None = None,
         rounding: str = "once",
+        sampling: bool = False,
         device: torch.device | str | None = None,
         probe: str = "none",
-        replicas: int = EXCHANGE_REPLICAS,
+        exchange: str = DEFAULT_EXCHANGE,
         expected_blocks: int | None = None,
         max_polls: int = MAX_POLLS,
         log=None,
         cancel: threading.Event | None = None,
     ):
         self.device = _cuda_device(device)
-        self.shape, self.steps, self.mode, self.precision = head.shape, steps, mode, precision
-        _check_request(head.shape, steps, max_batch, mode, precision, rounding)
+        self.head, self.shape, self.mode, self.precision = head, head.shape, mode, precision
+        require_whole("steps", steps, 1, None)
+        self.steps, self.max_batch, self.sampling, self.exchange = steps, max_batch, sampling, exchange
         self.gpu = device_gpu(self.device)
         planned = plan_walk(
-            self.gpu, self.shape, mode=mode, precision=precision, placement=placement, replicas=replicas, probe=probe
+            self.gpu, self.shape, mode=mode, precision=precision, placement=placement, max_batch=max_batch, rounding=rounding,
+            sampling=sampling, probe=probe,
         )
         self.grid_blocks, self.placement, self.spec = planned.grid_blocks, planned.placement, planned.spec
-        self.build: BuildRecord = build_walk(self.spec, device_arch(self.device), log=log, cancel=cancel)
+        arch = device_arch(self.device)
+        self.build: BuildRecord = build_walk(self.spec, arch, log=log, cancel=cancel)
         self._binding = load_binding(log)
         self._library = ctypes.CDLL(str(self.build.library))
         self._library.wts_error_string.restype = ctypes.c_char_p
         self.description = self._describe()
-        self._upload(head, draft_to_target)
+        self._weights = prepare_weights(head, precision, self.device, draft_to_target)
+        self.workspace = Workspace.make(self.spec, self.grid_blocks, exchange, self.device, arch, log=log)
+        self.phase_clocks = torch.zeros((self.grid_blocks, abi.CONSTANTS["kPhases"]), dtype=torch.int64, device=self.device)
         self._params = self._parameters(expected_blocks or self.grid_blocks, max_polls)
         self._addresses = tuple(
             ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value for name in ("wts_walk_launch", "wts_error_string")
         )
         self._stream: torch.cuda.Stream | None = None
+
+    @property
+    def positions(self) -> int:
+        """Positions of the longest call: the steps, and Domino's position 0."""
+        return self.steps + self.head.first_step
 
     def _describe(self) -> abi.WalkDescription:
         description = abi.WalkDescription()
@@ -180,59 +163,84 @@ class Walk:
             )
         return description
 
-    def _upload(self, head, draft_to_target: torch.Tensor | None) -> None:
-        """Quantises, packs and keeps the buffers of the walk on its device."""
-        w1 = head.markov_w1.weight.detach().to(self.device)
-        w2 = head.markov_w2.weight.detach()[: self.shape.vocab_size].to(self.device)
-        for name, weight in (("markov_w1", w1), ("markov_w2", w2)):
-            if not torch.isfinite(weight).all():
-                raise ValueError(f"{name}.weight has entries that are not finite; a walk over them has no meaning")
-        self._scales = None
-        if self.precision == "int8x2":
-            codes, scales = quantize.quantize_rows(w2)
-            self._matrix, self._scales = packing.pack_matrix_int8(codes), packing.pack_scales(scales)
-            self._latents = packing.pack_latents_int8(*quantize.quantize_latents(w1))
-        else:
-            self._matrix = packing.pack_matrix_bf16(w2.to(torch.bfloat16))
-            self._latents = packing.pack_latents_bf16(w1.to(torch.bfloat16))
-        self._map = None
-        if draft_to_target is not None:
-            self._map = _checked_map(draft_to_target, self.shape).to(self.device)
-        capacity = abi.CONSTANTS["kSlotCapacity"]
-        self._slots = torch.zeros(self.spec.replicas * 2 * capacity, dtype=torch.int64, device=self.device)
-        self._control = torch.zeros(abi.CONSTANTS["kControlWords"], dtype=torch.int32, device=self.device)
-        self.phase_clocks = torch.zeros((self.grid_blocks, abi.CONSTANTS["kPhases"]), dtype=torch.int64, device=self.device)
-
     def _parameters(self, expected_blocks: int, max_polls: int) -> abi.WalkParams:
-        def address(tensor: torch.Tensor | None) -> int | None:
-            return None if tensor is None else tensor.data_ptr()
-
+        weights, workspace = self._weights, self.workspace
         return abi.WalkParams(
-            matrix=address(self._matrix), row_scales=address(self._scales), latents=address(self._latents),
-            draft_to_target=address(self._map), slots=address(self._slots), control=address(self._control),
-            phase_clocks=address(self.phase_clocks), vocab_size=self.shape.vocab_size, vocab_tiles=packing.count_tiles(self.shape.vocab_size),
-            target_vocab_size=self.shape.target_vocab_size, expected_blocks=expected_blocks, max_polls=max_polls,
+            matrix=_address(weights.matrix), row_scales=_address(weights.row_scales), token_table=_address(weights.token_table),
+            state_matrix=_address(weights.state_matrix), projector=_address(weights.projector),
+            draft_to_target=_address(weights.draft_to_target), slots=_address(workspace.slots), slot_places=_address(workspace.places),
+            state_slots=_address(workspace.states), control=_address(workspace.control), phase_clocks=_address(self.phase_clocks),
+            vocab_size=self.shape.vocab_size, vocab_tiles=packing.count_tiles(self.shape.vocab_size),
+            target_vocab_size=self.shape.target_vocab_size, matrix_stays_in_l2=1, expected_blocks=expected_blocks, max_polls=max_polls,
         )
 
     @torch.no_grad()
     def __call__(
-        self, base_logits: torch.Tensor, anchor: torch.Tensor, *, tokens_out: torch.Tensor | None = None
+        self,
+        base_logits: torch.Tensor,
+        anchor: torch.Tensor,
+        *,
+        hidden: torch.Tensor | None = None,
+        temperatures: torch.Tensor | None = None,
+        noise: tuple[int, torch.Tensor] | None = None,
+        tokens_out: torch.Tensor | None = None,
+        logits_out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Walks one block: bf16 ``[1, steps, >= vocab]`` and int64 ``[1]`` to int64 ``[1, steps]`` in target ids.
+        """Walks one block of each batch row.
 
-        Any strides but the last; columns past the vocabulary are ignored. Raises ``ValueError`` for a tensor that does
-        not fit, ``RuntimeError`` when the workspace is still in use on another stream.
+        Args:
+            base_logits: bf16 ``[B, positions, >= vocab]``; columns past the vocabulary are ignored.
+            anchor: int64 ``[B]``, target ids.
+            hidden: bf16 ``[B, positions, hidden_size]``; needed by every head but Markov.
+            temperatures: float32 ``[B]``, 0 for a greedy row; with ``noise``, and for a walk prepared with ``sampling``.
+            noise: 64-bit key, and int64 ``[1]`` offset on the device, advanced by one.
+            tokens_out: int64 ``[B, positions]``.
+            logits_out: bf16 ``[B, positions, >= vocab]``, filled with the step logits.
+
+        Any strides but the last. Returns int64 ``[B, positions]`` in target ids. Raises ``ValueError`` for a tensor that does not
+        fit, ``RuntimeError`` when the workspace is still in use on another stream.
         """
         if tokens_out is None:
-            tokens_out = torch.empty((1, base_logits.shape[1] if base_logits.dim() == 3 else 0), dtype=torch.int64, device=self.device)
+            tokens_out = torch.empty(base_logits.shape[:2] if base_logits.dim() == 3 else (0, 0), dtype=torch.int64, device=self.device)
+        terms = self._position_terms(base_logits, hidden)
+        key, offset = self._checked_noise(temperatures, noise)
         stream = torch.cuda.current_stream(self.device)
         self._own_workspace(stream)
         with torch.cuda.device(self.device):
             self._binding.launch(
-                *self._addresses, ctypes.addressof(self._params), self.grid_blocks, self.steps, self.device.index,
-                stream.cuda_stream, base_logits, anchor, tokens_out,
+                *self._addresses, ctypes.addressof(self._params), self.grid_blocks, self.max_batch, self.positions, self.device.index,
+                stream.cuda_stream, base_logits, anchor, tokens_out, terms, temperatures, key, offset, logits_out,
             )
         return tokens_out
+
+    def _position_terms(self, base_logits: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor | None:
+        """What each position contributes whatever its token, fp32; None for a Markov head."""
+        if self.shape.kind == "markov":
+            if hidden is not None:
+                raise ValueError("a markov head takes no hidden vectors; leave hidden out")
+            return None
+        wanted = (*base_logits.shape[:2], self.shape.hidden_size)
+        if hidden is None or hidden.shape != wanted or hidden.dtype != torch.bfloat16:
+            given = "none" if hidden is None else f"{hidden.dtype} of shape {tuple(hidden.shape)}"
+            raise ValueError(f"a {self.shape.kind} head takes hidden vectors bfloat16 {wanted}; given is {given}")
+        if hidden.device != self.device:
+            raise ValueError(f"hidden is on {hidden.device}; it must be on {self.device}, where the walk was prepared")
+        return position_terms(self._weights.head, hidden)
+
+    def _checked_noise(
+        self, temperatures: torch.Tensor | None, noise: tuple[int, torch.Tensor] | None
+    ) -> tuple[int, torch.Tensor | None]:
+        """Key as an unsigned number and the offset, checked as far as the binding does not."""
+        if (temperatures is None) != (noise is None):
+            raise ValueError("temperatures and noise come together: give both to sample, neither to walk greedily")
+        if temperatures is None:
+            return 0, None
+        if not self.sampling:
+            raise ValueError("this walk was prepared without sampling; prepare it with sampling=True to give temperatures")
+        key, offset = noise
+        if not -(1 << 63) <= key < 1 << 64:
+            raise ValueError(f"the noise key is {key}; it must be a 64-bit number")
+        return key % (1 << 64), offset
 
     def _own_workspace(self, stream: torch.cuda.Stream) -> None:
         if torch.cuda.is_current_stream_capturing():
@@ -247,20 +255,26 @@ class Walk:
         Clears the report. A stalled workspace stays inert (every token 0) until this call has cleaned it.
         """
         torch.cuda.synchronize(self.device)
-        control = self._control.tolist()
-        status, detail = control[abi.CONSTANTS["kControlStatus"]], control[abi.CONSTANTS["kControlDetail"]]
+        control = self.workspace.control.tolist()
+        status = control[abi.CONSTANTS["kControlStatus"]]
         if status == abi.CONSTANTS["kStatusClean"]:
             return
-        self._control[abi.CONSTANTS["kControlStatus"] :] = 0
+        self.workspace.control[abi.CONSTANTS["kControlStatus"] :] = 0
         if status == abi.CONSTANTS["kStatusAnchor"]:
-            raise AnchorOutOfRange(detail, self.shape.target_vocab_size)
-        self._slots.zero_()
-        self._control.zero_()
+            rows = control[abi.CONSTANTS["kControlBadRows"]]
+            raise AnchorOutOfRange((rows & -rows).bit_length() - 1, self.shape.target_vocab_size)
+        self.workspace.clear()
         first = abi.CONSTANTS["kControlMissing"]
-        bits = control[first : first + abi.CONSTANTS["kSlotCapacity"] // 64]
-        pairs = [lane + 32 * word for word, mask in enumerate(bits) for lane in range(32) if (mask >> lane) & 1]
+        bits = control[first : first + abi.CONSTANTS["kMissingWords"]]
+        together = blocks_of_unit(self.spec.wide)
+        units = [lane + 32 * word for word, mask in enumerate(bits) for lane in range(32) if (mask >> lane) & 1]
         expected = self._params.expected_blocks
-        raise WalkStalled(detail, tuple(block for pair in pairs for block in (2 * pair, 2 * pair + 1) if block < expected))
+        missing = tuple(block for unit in units for block in range(unit * together, (unit + 1) * together) if block < expected)
+        raise WalkStalled(control[abi.CONSTANTS["kControlDetail"]], missing)
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _cuda_device(device: torch.device | str | None) -> torch.device:
@@ -270,35 +284,3 @@ def _cuda_device(device: torch.device | str | None) -> torch.device:
     if chosen.type != "cuda":
         raise ValueError(f"device is {chosen}; a walk runs on a CUDA device")
     return torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index)
-
-
-def _check_request(shape, steps: int, max_batch: int, mode: str, precision: str, rounding: str) -> None:
-    if shape.kind != "markov":
-        raise ValueError(f"head kind is {shape.kind}; the fused walk serves markov so far")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; a walk has at least 1")
-    for name, value, allowed in (
-        ("max_batch", max_batch, (1,)),
-        ("mode", mode, ("streaming", "resident")),
-        ("precision", precision, ("int8x2", "bf16")),
-        ("rounding", rounding, ("once",)),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{name} is {value!r}; the fused walk serves {' or '.join(map(repr, allowed))} so far")
-
-
-def _check_placement(placement: Placement, mode: str, tiles: int, grid_blocks: int) -> None:
-    needed = -(-tiles // grid_blocks)
-    if placement.tiles < needed:
-        raise ValueError(f"the placement holds {placement.tiles} tiles a block; {tiles} tiles over {grid_blocks} blocks need {needed}")
-    if mode == "streaming" and placement.register_tiles + placement.shared_tiles:
-        raise ValueError("a streaming walk keeps nothing on chip; give a placement of streamed and staging tiles, or mode resident")
-
-
-def _checked_map(draft_to_target: torch.Tensor, shape) -> torch.Tensor:
-    """int32 copy of the map; raises ``ValueError`` where its length or an entry is outside the vocabularies."""
-    if draft_to_target.shape != (shape.vocab_size,):
-        raise ValueError(f"draft_to_target has shape {tuple(draft_to_target.shape)}; it needs one entry for each of {shape.vocab_size} draft ids")
-    if bool(((draft_to_target < 0) | (draft_to_target >= shape.target_vocab_size)).any()):
-        raise ValueError(f"draft_to_target has entries outside the target vocabulary of {shape.target_vocab_size}")
-    return draft_to_target.to(torch.int32).contiguous()

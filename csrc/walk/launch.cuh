@@ -13,11 +13,11 @@ cudaError_t describe(WalkDescription* out) {
   cudaFuncAttributes attributes;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(walk_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::shared_bytes);
+    error = cudaFuncSetAttribute(walk_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_of<C>());
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, walk_kernel<C>);
   if (error == cudaSuccess)
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&out->blocks_per_multiprocessor, walk_kernel<C>, C::threads,
-                                                          C::shared_bytes);
+                                                          shared_bytes_of<C>());
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&out->multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&out->cooperative, cudaDevAttrCooperativeLaunch, device);
@@ -27,7 +27,7 @@ cudaError_t describe(WalkDescription* out) {
   }
   out->registers_per_thread = attributes.numRegs;
   out->local_bytes = static_cast<int32_t>(attributes.localSizeBytes);
-  out->shared_bytes = C::shared_bytes;
+  out->shared_bytes = shared_bytes_of<C>();
   out->threads = C::threads;
   return cudaSuccess;
 }
@@ -40,7 +40,7 @@ cudaError_t launch(const WalkParams* params, int grid_blocks, cudaStream_t strea
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(grid_blocks);
   config.blockDim = dim3(C::threads);
-  config.dynamicSmemBytes = C::shared_bytes;
+  config.dynamicSmemBytes = shared_bytes_of<C>();
   config.stream = stream;
   config.attrs = &cooperative;
   config.numAttrs = 1;

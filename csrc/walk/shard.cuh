@@ -1,15 +1,15 @@
-// What a warp owns for the whole walk: its tiles in three tiers with the products of a step, and its rows with their base
-// logits, scales and selection. config.cuh says which slot lies where and ends in which lane.
+// What a warp keeps of the matrix for the whole walk: its tiles in three tiers, and their products with the latents of a step.
+// config.cuh says which slot lies where and ends in which lane.
 #pragma once
 #include <type_traits>
 #include "tile.cuh"
-#include "word.cuh"
 
 namespace wts {
 
 template <class C>
 struct Shard {
-  using Accumulator = std::conditional_t<C::int8x2, int, float>;
+  using Sum = std::conditional_t<C::int8x2, int, float>;
+  using Sums = Sum[C::groups > 0 ? C::groups : 1][4];  // of the slots that are multiplied side by side
   // Fragments of shared memory in flight, in the order of use: enough products between a load and its use to hide it.
   static constexpr int shared_fragments = C::shared_slots * C::k_steps;
   static constexpr int in_flight = shared_fragments < kFragmentsInFlight ? shared_fragments : kFragmentsInFlight;
@@ -18,19 +18,21 @@ struct Shard {
   char* shared;
   int tiles;  // of the block
   int warp, lane;
-  uint32_t column_mask[C::columns];
+  uint32_t column_mask[C::columns > 0 ? C::columns : 1];
   uint4 held[C::register_slots > 0 ? C::register_slots : 1][C::k_steps];
   uint4 ahead[in_flight > 0 ? in_flight : 1];
-  int ring = 0;  // next staging entry to multiply
-  int refills;   // tiles still to be streamed in, over all steps
+  // The ring of streamed tiles, in parts of a tile: what is multiplied next, and what is asked for next.
+  int ring = 0;  // entry
+  int next_part = 0, next_streamed = 0;
+  int refills;  // parts still to be asked for, over all steps
 
   __device__ __forceinline__ Shard(const WalkParams& p, char* shared_memory, int first_tile, int tiles_of_block, int warp_,
                                    int lane_)
       : matrix(static_cast<const char*>(p.matrix) + static_cast<int64_t>(first_tile) * C::tile_bytes + lane_ * kFragmentBytes),
         shared(shared_memory), tiles(tiles_of_block), warp(warp_), lane(lane_),
-        refills(p.steps * C::streamed_slots - C::staging_slots) {
+        refills(p.steps * C::streamed_slots * C::tile_entries) {
 #pragma unroll
-    for (int c = 0; c < C::columns; ++c) column_mask[c] = (lane >> 3) == c ? ~0u : 0u;
+    for (int c = 0; c < C::columns; ++c) column_mask[c] = (lane >> 3) / C::together == c ? ~0u : 0u;
   }
 
   __device__ __forceinline__ const char* source(int slot, bool& present) const {
@@ -42,7 +44,7 @@ struct Shard {
     return shared + C::resident_offset + (shared_slot * C::warps + warp) * C::tile_bytes + lane * kFragmentBytes;
   }
   __device__ __forceinline__ char* staging(int entry) const {
-    return shared + C::staging_offset + (entry * C::warps + warp) * C::tile_bytes + lane * kFragmentBytes;
+    return shared + C::staging_offset + (entry * C::warps + warp) * C::entry_bytes + lane * kFragmentBytes;
   }
 
   __device__ __forceinline__ void copy_slot(char* to, int slot) const {
@@ -54,18 +56,13 @@ struct Shard {
   }
 
   // Issues every load of the shard; finish_entry waits for the shared ones, first use waits for the registers.
-  __device__ __forceinline__ void begin_entry() {
+  __device__ __forceinline__ void begin_entry(bool stays_in_l2) {
 #pragma unroll
     for (int slot = 0; slot < C::resident_slots; ++slot)
       if (C::is_shared(slot)) copy_slot(resident(C::shared_before(slot)), slot);
     commit_copies();
-    if constexpr (C::streamed_slots > 0) {
-#pragma unroll
-      for (int entry = 0; entry < C::staging_slots; ++entry) {
-        copy_slot(staging(entry), C::resident_slots + entry % C::streamed_slots);
-        commit_copies();
-      }
-    }
+    if constexpr (C::streamed_slots > 0)
+      for (int entry = 0; entry < C::staging_entries; ++entry) ask(entry);
 #pragma unroll
     for (int slot = 0; slot < C::resident_slots; ++slot) {
       if (!C::is_register(slot)) continue;
@@ -73,10 +70,11 @@ struct Shard {
       const char* from = source(slot, present);
 #pragma unroll
       for (int k = 0; k < C::k_steps; ++k)
-        held[slot - C::shared_before(slot)][k] = present ? load_fragment(from + k * C::k_step_bytes) : make_uint4(0, 0, 0, 0);
+        held[slot - C::shared_before(slot)][k] =
+            present ? load_fragment(from + k * C::k_step_bytes, stays_in_l2) : make_uint4(0, 0, 0, 0);
     }
   }
-  __device__ __forceinline__ void finish_entry() { wait_copies<C::staging_slots>(); }
+  __device__ __forceinline__ void finish_entry() { wait_copies<C::staging_entries>(); }
 
   // Place of a shared slot's fragment in the order of use (k-step by k-step), and the other way round; -1 past the end.
   __host__ __device__ static constexpr int fragment_index(int slot, int k) {
@@ -94,128 +92,101 @@ struct Shard {
       ahead[Index % in_flight] = *reinterpret_cast<const uint4*>(resident(0) + offset);
     }
   }
-  // The first fragments of a step, fetched before its latent is there.
+  // The first fragments of a reading, fetched before its latents are there.
   __device__ __forceinline__ void fetch_ahead() {
     for_each_index<in_flight>([&](auto i) { fetch_fragment<i>(); });
   }
 
-  // acc = products of all slots with the latent.
-  __device__ __forceinline__ void products(Accumulator (&acc)[C::groups][4], const LatentOperand<C>& latent) {
+  // Products of the slots that go side by side with the latents of a quad.
+  __device__ __forceinline__ void products(Sums& sums, const char* latents, int quad) {
 #pragma unroll
-    for (int q = 0; q < C::groups; ++q) acc[q][0] = acc[q][1] = acc[q][2] = acc[q][3] = 0;
+    for (int i = 0; i < C::groups; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
+    const LatentOperand<C> operand(latents, lane);
     if constexpr (C::resident_slots > 0) {
       for_each_index<C::k_steps>([&](auto k) {
-        const uint2 b = latent.fetch(k);
+        const uint2 b = operand.fetch(k, quad);
         for_each_index<C::resident_slots>([&](auto slot) {
           if constexpr (C::is_shared(slot)) {
             constexpr int index = fragment_index(slot, k);
             const uint4 a = ahead[index % in_flight];
             fetch_fragment<index + in_flight>();
-            multiply_slot(acc, slot, a, b);
+            multiply_slot(sums, slot, a, b);
           } else {
-            multiply_slot(acc, slot, held[slot - C::shared_before(slot)][k], b);
+            multiply_slot(sums, slot, held[slot - C::shared_before(slot)][k], b);
           }
         });
       });
     }
-    for_each_index<C::streamed_slots>([&](auto streamed) { streamed_products<streamed>(acc, latent); });
+    if constexpr (!C::streamed_alone)
+      for_each_index<C::streamed_slots>([&](auto streamed) {
+#pragma unroll 1  // unrolled, the loads ahead take registers from the resident slots
+        for (int part = 0; part < C::tile_entries; ++part) {
+          const char* const entry = await_part();
+#pragma unroll
+          for (int k = 0; k < C::entry_steps; ++k)
+            multiply_slot(sums, C::resident_slots + streamed, fragment_of(entry, k), operand.fetch(part * C::entry_steps + k, 0));
+          leave_part();
+        }
+      });
   }
 
-  __device__ __forceinline__ void multiply_slot(Accumulator (&acc)[C::groups][4], int slot, const uint4& a, uint2 b) const {
-    const uint32_t mask = column_mask[C::slot_column(slot)];
-    multiply(acc[C::slot_group(slot)], a, make_uint2(b.x & mask, b.y & mask));
+  __device__ __forceinline__ void multiply_slot(Sums& sums, int slot, const uint4& a, uint2 b) const {
+    if constexpr (C::pack > 1) {
+      const uint32_t mask = column_mask[C::slot_column(slot)];
+      b = make_uint2(b.x & mask, b.y & mask);
+    }
+    multiply(sums[C::slot_group(slot)], a, b);
   }
 
-  // The ring runs on across steps: the matrix does not change, so tiles of the next step land while the blocks agree.
-  template <int Streamed>
-  __device__ __forceinline__ void streamed_products(Accumulator (&acc)[C::groups][4], const LatentOperand<C>& latent) {
-    wait_copies<C::staging_slots - 1>();
-    char* const entry = staging(ring);
-#pragma unroll 4  // fully unrolled, the loads ahead take registers from the resident slots
-    for (int k = 0; k < C::k_steps; ++k)
-      multiply_slot(acc, C::resident_slots + Streamed, *reinterpret_cast<const uint4*>(entry + k * C::k_step_bytes), latent.fetch(k));
-    if (refills > 0) copy_slot(entry, C::resident_slots + (Streamed + C::staging_slots) % C::streamed_slots);
+  // One streamed tile with N quads from `quad` on; the last quads of a tile leave it behind.
+  template <int N>
+  __device__ __forceinline__ void streamed_products(Sum (&sum)[N][4], const char* latents, int quad, bool last) {
+#pragma unroll
+    for (int q = 0; q < N; ++q) sum[q][0] = sum[q][1] = sum[q][2] = sum[q][3] = 0;
+    const LatentOperand<C> operand(latents, lane);
+#pragma unroll 1
+    for (int part = 0; part < C::tile_entries; ++part) {
+      const char* const entry = last ? await_part() : await_whole(part);
+#pragma unroll
+      for (int k = 0; k < C::entry_steps; ++k) {
+        const uint4 a = fragment_of(entry, k);
+#pragma unroll
+        for (int q = 0; q < N; ++q) multiply(sum[q], a, operand.fetch(part * C::entry_steps + k, quad + q));
+      }
+      if (last) leave_part();
+    }
+  }
+
+  // The ring runs on across steps: the matrix does not change, so parts of the next step land while the blocks agree. A lane reads
+  // the bytes it has copied, so it waits for its own copies alone; each part is one group of them.
+  __device__ __forceinline__ static uint4 fragment_of(const char* entry, int k) {
+    return *reinterpret_cast<const uint4*>(entry + k * C::k_step_bytes);
+  }
+  __device__ __forceinline__ const char* await_part() const {
+    wait_copies<(C::staging_entries > 0 ? C::staging_entries - 1 : 0)>();
+    return staging(ring);
+  }
+  // A part of a tile that stays in the ring.
+  __device__ __forceinline__ const char* await_whole(int part) const {
+    wait_copies<(C::staging_entries > C::tile_entries ? C::staging_entries - C::tile_entries : 0)>();
+    const int entry = ring + part;
+    return staging(entry < C::staging_entries ? entry : entry - C::staging_entries);
+  }
+  __device__ __forceinline__ void leave_part() {
+    ask(ring);
+    ring = ring + 1 == C::staging_entries ? 0 : ring + 1;
+  }
+  __device__ __forceinline__ void ask(int entry) {
+    if (refills > 0) {
+      bool present;
+      const char* const from = source(C::resident_slots + next_streamed, present) + next_part * C::entry_bytes;
+      const uint32_t to = shared_address(staging(entry));
+#pragma unroll
+      for (int k = 0; k < C::entry_steps; ++k) copy_fragment(to + k * C::k_step_bytes, from + k * C::k_step_bytes, present);
+      if (++next_part == C::tile_entries) next_part = 0, next_streamed = next_streamed + 1 == C::streamed_slots ? 0 : next_streamed + 1;
+    }
     commit_copies();  // empty at the end, which keeps the count that wait_copies relies on
     --refills;
-    ring = ring + 1 == C::staging_slots ? 0 : ring + 1;
-  }
-};
-
-// The rows of one lane: base logits (bf16 pairs, kept raw until used: a conversion at load time would wait for the load),
-// scales, and the selection key. Group q's rows are row, row + 1 with row = first + q * warps * 16.
-template <class C>
-struct LaneRows {
-  static constexpr int group_rows = C::warps * kTileRows;
-
-  const uint16_t* logits;  // of row `first`, in the step that load() will fetch next
-  int64_t step_stride;
-  int rows_left;         // of the block or the vocabulary, from `first` on
-  bool pairs;            // rows 2g and 2g + 1 load as one aligned word
-  uint32_t inverse_row;  // 0xffff - row in the block, of group 0
-  float2* scales;        // of group 0, this lane
-  uint32_t raw[C::groups];
-
-  __device__ __forceinline__ LaneRows(const WalkParams& p, char* shared, int first_tile, int end_tile, int warp, int lane)
-      : step_stride(p.base_step_stride),
-        pairs(((reinterpret_cast<uintptr_t>(p.base_logits) | (p.base_step_stride * 2)) & 3) == 0 && p.vocab_size % 2 == 0),
-        scales(reinterpret_cast<float2*>(shared + C::scale_offset) + warp * 32 + lane) {
-    const int g = lane >> 2, t = lane & 3;
-    const int row_in_block = (t * C::groups * C::warps + warp) * kTileRows + 2 * g;
-    const int first = first_tile * kTileRows + row_in_block;
-    logits = p.base_logits + first;
-    rows_left = t < C::columns ? min(p.vocab_size, end_tile * kTileRows) - first : 0;
-    inverse_row = 0xffffu - row_in_block;
-    if constexpr (C::int8x2) {
-#pragma unroll
-      for (int q = 0; q < C::groups; ++q)
-        scales[q * C::warps * 32] = q * group_rows < rows_left
-                                        ? __ldg(reinterpret_cast<const float2*>(p.row_scales + first + q * group_rows))
-                                        : make_float2(0.f, 0.f);
-    }
-  }
-
-  // Fetches the next step. Rows past the end keep -inf: no valid row loses to them, since ties go to the lower index.
-  __device__ __forceinline__ void load() {
-#pragma unroll
-    for (int q = 0; q < C::groups; ++q) raw[q] = 0xff80ff80u;
-    if (pairs) {
-#pragma unroll
-      for (int q = 0; q < C::groups; ++q)
-        if (q * group_rows < rows_left)
-          asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(raw[q]) : "l"(logits + q * group_rows));
-    } else {
-#pragma unroll
-      for (int q = 0; q < C::groups; ++q) {
-        if (q * group_rows < rows_left) raw[q] = 0xff800000u | __ldg(logits + q * group_rows);
-        if (q * group_rows + 1 < rows_left)
-          raw[q] = (raw[q] & 0xffffu) | (static_cast<uint32_t>(__ldg(logits + q * group_rows + 1)) << 16);
-      }
-    }
-    logits += step_stride;
-  }
-
-  // y = bf16(base + correction), every operation rounded on its own; the largest key of the lane's rows.
-  __device__ __forceinline__ uint32_t best(const typename Shard<C>::Accumulator (&acc)[C::groups][4], float s1, float s2) const {
-    uint32_t key = 0;
-#pragma unroll
-    for (int q = 0; q < C::groups; ++q) {
-      float low = __uint_as_float(raw[q] << 16), high = __uint_as_float(raw[q] & 0xffff0000u);
-      if constexpr (C::int8x2) {
-        const float2 w = scales[q * C::warps * 32];
-        low = __fadd_rn(low, __fmul_rn(w.x, dequantised(acc[q][0], acc[q][1], s1, s2)));
-        high = __fadd_rn(high, __fmul_rn(w.y, dequantised(acc[q][2], acc[q][3], s1, s2)));
-      } else {
-        low = __fadd_rn(low, acc[q][0]);
-        high = __fadd_rn(high, acc[q][2]);
-      }
-      key = best_key(key, ordered_bf16x2(__floats2bfloat162_rn(low, high)), inverse_row - q * group_rows);
-    }
-    return key;
-  }
-
- private:
-  __device__ __forceinline__ static float dequantised(int c1, int c2, float s1, float s2) {
-    return __fadd_rn(__fmul_rn(s1, static_cast<float>(c1)), __fmul_rn(s2, static_cast<float>(c2)));
   }
 };
 

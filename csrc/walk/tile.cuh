@@ -23,10 +23,15 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-__device__ __forceinline__ uint4 load_fragment(const void* from) {
+// Past L1. A matrix that stays in L2 is found there by the next call; otherwise its lines leave first, which keeps base logits
+// that were just written in L2.
+__device__ __forceinline__ uint4 load_fragment(const void* from, bool stays_in_l2 = false) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+  if (stays_in_l2)
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+  else
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
   return v;
 }
 
@@ -56,18 +61,18 @@ __device__ __forceinline__ void for_each_index(F&& f) {
   index_loop(f, std::make_integer_sequence<int, N>{});
 }
 
-// Operand B of each k-step, from the latent in shared memory: lane (g, t) supplies column g, which is the first (g even) or
-// second (g odd) latent vector in int8x2, and the latent itself in every column in bf16.
+// Operand B of each k-step, from the latents in shared memory: column 2 i of a quad is the first latent vector of its batch row
+// i % together, column 2 i + 1 the second in int8x2, and the same again in bf16.
 template <class C>
 struct LatentOperand {
-  const char* fragment;
+  const char* fragment;  // of quad 0
 
-  __device__ __forceinline__ LatentOperand(const char* latent, int lane) {
+  __device__ __forceinline__ LatentOperand(const char* latents, int lane) {
     const int g = lane >> 2, t = lane & 3;
-    fragment = latent + (C::int8x2 ? ((g & 1) * 4 + t) * 8 : t * 8);
+    fragment = latents + (g >> 1) % C::together * C::latent_stride + (C::int8x2 ? ((g & 1) * 4 + t) * 8 : t * 8);
   }
-  __device__ __forceinline__ uint2 fetch(int k) const {
-    return *reinterpret_cast<const uint2*>(fragment + k * (C::int8x2 ? 64 : 32));
+  __device__ __forceinline__ uint2 fetch(int k, int quad) const {
+    return *reinterpret_cast<const uint2*>(fragment + quad * 4 * C::latent_stride + k * (C::int8x2 ? 64 : 32));
   }
 };
 

@@ -1,27 +1,29 @@
-// The persistent walk: one cooperative launch, one block a multiprocessor, all steps of one draft block.
+// The persistent walk: one cooperative launch, one block a multiprocessor, all steps of one draft block, up to 32 batch rows.
 //
 //   who writes            what                                        who reads
 //   host, once            matrix [tiles, k_steps, 32 lanes, 16 B]     its block: registers, shared memory, or each step
 //   host, once            row_scales f32 [tiles * 16]                 its block, into shared memory
-//   host, once            latents [target_vocab, latent_bytes]        warp 0 of every block, one row a step
-//   backbone, each call   base_logits bf16 [steps, V]                 a step ahead, raw, into registers
-//   every block, a step   slots: one 64-bit word                      every block (exchange.cuh)
-//   block 0, a step       tokens int64 [steps]                        the caller
-//   block 0, at the end   control[kControlEpoch]                      the next launch on the stream
+//   host, once            token_table [target_vocab, ...]             Markov: a row's leader in every block; others: recurrent.cuh
+//   host, each call       positions f32 [batch, steps, ...]           gated, RNN, Domino: what does not depend on the token
+//   backbone, each call   base_logits bf16 [batch, steps, V]          ahead of their step, into shared memory
+//   every block, a step   slots: one word a batch row                 every block (exchange.cuh)
+//   block 0, a step       tokens int64 [batch, steps]                 the caller
+//   every block, a step   logits_out bf16 [batch, steps, V]           the caller, where asked for
+//   block 0, at the end   control[kControlEpoch], noise_offset        the next launch on the stream
 //   a block that stalls   control[kControlStatus ...]                 check() on the host, and every later launch: a
 //                                                                     stalled workspace stays inert until it is cleared
 //
-// A step, as the warps see it (two named barriers a step):
-//   all warps   products with the latent in shared memory, epilogue, warp maximum -> key in shared memory
-//   barrier 1   warps 1.. only arrive, and go on to prefetch the next base logits and first fragments
-//   warp 0      block maximum -> word -> publish -> wait for all words -> winner -> latent row -> shared memory
-//   barrier 2   everybody has the next latent
+// A step, as the warps see it (two named barriers; a third where a state advances):
+//   all warps   products with the latents in shared memory, selection, block maximum in shared memory
+//   barrier 1   warps that do not lead only arrive, and go on to fetch base logits, fragments and noise of the next step
+//   leaders     word -> publish -> wait for all words -> winner -> latent row -> shared memory
+//   barrier 2   everybody has the next latents
 //
-// Budget at rank 256, int8x2, 8 warps, 5 register + 4 shared slots: 160 registers of fragments, 12 of accumulators, 16 of
+// Budget at rank 256, int8x2, 8 warps, 1 batch row, 5 register + 4 shared slots: 160 registers of fragments, 12 of sums, 16 of
 // fragments in flight, of 255 a thread; 128 KiB of resident tiles. docs/kernel.md has what was tried and lost.
 #pragma once
-#include "exchange.cuh"
-#include "shard.cuh"
+#include "leader.cuh"
+#include "select.cuh"
 
 namespace wts {
 
@@ -61,142 +63,169 @@ struct PhaseClock<Probe::phases> {
   }
 };
 
-// Kept out of line and free of references, so that the walk's registers stay registers. The first block to stall reports.
-__device__ __noinline__ void report_stall(uint32_t* control, int step, uint32_t pending, int lane) {
-  uint32_t previous = kStatusStalled;
-  if (lane == 0) previous = atomicExch(&control[kControlStatus], kStatusStalled);
-  const bool first = __shfl_sync(~0u, previous, 0) != kStatusStalled;
-  for (int i = 0; i < kSlotCapacity / 64; ++i) {
-    const uint32_t missing = __ballot_sync(~0u, (pending >> i) & 1u);
-    if (first && lane == 0) control[kControlMissing + i] = missing;
-  }
-  if (first && lane == 0) control[kControlDetail] = step;
+// A head without a state.
+template <class C>
+struct NoRecurrence {
+  static constexpr int shared_bytes = 0;
+  __device__ __forceinline__ NoRecurrence(const WalkParams&, char*, int, int) {}
+};
+template <class C>
+struct RecurrenceOf {
+  using type = std::conditional_t<C::recurrent, Recurrence<C>, NoRecurrence<C>>;
+};
+template <class C>
+constexpr int shared_bytes_of() {
+  if constexpr (C::recurrent) return C::state_offset + Recurrence<C>::shared_bytes;
+  else return C::state_offset;
 }
 
-// Warp 0's side: control words, exchange, latents.
+// Best rows of every batch row, from this warp to the block: first the slots that are multiplied side by side, for each reading of the
+// matrix, then, where many rows are walked, each streamed slot for all of them.
 template <class C>
-struct Leader {
-  const WalkParams& p;
-  char* latent;
-  int lane;
-  uint32_t epoch;
-
-  // The latent row of a token into shared memory, with the halt flag beside its scales; `meanwhile` runs as it travels.
-  template <class Meanwhile>
-  __device__ __forceinline__ void fetch_latent(int token, bool halt, const Meanwhile& meanwhile) const {
-    constexpr int chunks = C::latent_bytes / 16, rounds = (chunks + 31) / 32;
-    const uint4* row = reinterpret_cast<const uint4*>(p.latents + static_cast<int64_t>(token) * C::latent_bytes);
-    uint4 chunk[rounds];
-#pragma unroll
-    for (int i = 0; i < rounds; ++i)
-      if (lane + 32 * i < chunks) chunk[i] = __ldg(row + lane + 32 * i);
-    meanwhile();
-#pragma unroll
-    for (int i = 0; i < rounds; ++i)
-      if (lane + 32 * i < chunks) reinterpret_cast<uint4*>(latent)[lane + 32 * i] = chunk[i];
-    if (C::int8x2 && !halt) return;  // the table's header says 0 already
-    __syncwarp();
-    if (lane == 0) reinterpret_cast<uint32_t*>(latent + C::latent_header)[kHaltWord] = halt;
-  }
-
-  // Checks what only the device can see and brings the anchor's latent.
-  __device__ __forceinline__ void enter() {
-    const bool stalled_before = p.control[kControlStatus] == kStatusStalled;
-    const int64_t anchor = p.anchors[0];
-    const bool known = anchor >= 0 && anchor < p.target_vocab_size;
-    epoch = p.control[kControlEpoch];
-    if (!known && blockIdx.x == 0 && lane == 0 && atomicCAS(&p.control[kControlStatus], kStatusClean, kStatusAnchor) == kStatusClean)
-      p.control[kControlDetail] = 0;  // the batch row
-    fetch_latent(known ? static_cast<int>(anchor) : 0, stalled_before || !known, [] {});
-  }
-
-  // Block maximum of the warps' keys, published as this step's word.
-  __device__ __forceinline__ void publish(const uint32_t* warp_keys, int first_tile) {
-    ++epoch;
-    const uint32_t key = __reduce_max_sync(~0u, lane < C::warps ? warp_keys[lane] : 0u);
-    const uint64_t word = word_from_key(key, first_tile * kTileRows, epoch);
-    exchange_publish<C::replicas>(p.slots, word, lane);
-    // The row this block would like to see next: in L2 by the time it wins, if it wins.
-    if (p.draft_to_target == nullptr && lane < (C::latent_bytes + 127) / 128 && row_from_word(word) < p.vocab_size)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(p.latents + static_cast<int64_t>(row_from_word(word)) * C::latent_bytes + lane * 128));
-  }
-
-  // The winner of all blocks, as a target id; false after a stall, which it reports.
-  __device__ __forceinline__ bool agree(int step, int& token) {
-    const ExchangeResult seen = exchange_wait<C::replicas>(p.slots, epoch, p.expected_blocks, lane, p.max_polls);
-    if (__any_sync(~0u, seen.pending != 0)) {
-      report_stall(p.control, step, seen.pending, lane);
-      return false;
+__device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selection, const Leader<C>& leader, char* latents, int step,
+                                            int lane, PhaseClock<C::probe>& clock) {
+  using Best = typename Selection<C>::Best;
+  const int quads = selection.quads();
+  const auto offer = [&](Best& best, int quad, bool first) {
+    best.template reduce<C::together>();
+    if (lane < C::together && 4 * quad + lane < selection.p.batch) leader.offer(best, step, 4 * quad + lane, first);
+  };
+  if constexpr (C::groups > 0) {
+#pragma unroll 1
+    for (int quad = 0; quad < quads; ++quad) {
+      if (quad > 0) shard.fetch_ahead();
+      if constexpr (Selection<C>::terms_ahead) selection.await();
+      const typename Selection<C>::Terms terms = selection.ask_terms(quad);
+      typename Shard<C>::Sums sums;
+      shard.products(sums, latents, quad);
+      clock.mark(0);
+      if constexpr (!Selection<C>::terms_ahead) selection.await();
+      Best best;
+      selection.offer(best, sums, terms, quad, step);
+      offer(best, quad, true);
+      if (quad + 1 < quads) selection.leave();
     }
-    const int row = row_from_word(seen.word);
-    token = p.draft_to_target == nullptr ? row : __ldg(p.draft_to_target + row);
-    return true;
   }
-
-};
+  if constexpr (C::streamed_alone && C::streamed_slots > 0) {
+    constexpr int N = C::quads < 4 ? C::quads : 4;
+    Best best[C::quads];
+    for_each_index<C::streamed_slots>([&](auto streamed) {
+      constexpr int slot = C::resident_slots + streamed;
+      uint32_t base[C::quads];
+#pragma unroll
+      for (int quad = 0; quad < C::quads; ++quad) base[quad] = selection.load_pair(quad, slot, step);
+#pragma unroll
+      for (int quad = 0; quad < C::quads; quad += N) {
+        if (quad >= quads) break;
+        typename Shard<C>::Sum sums[N][4];
+        shard.template streamed_products<N>(sums, latents, quad, quad + N >= quads);
+#pragma unroll
+        for (int q = 0; q < N; ++q) selection.offer_streamed(best[quad + q], sums[q], base[quad + q], quad + q, slot, step);
+      }
+    });
+#pragma unroll
+    for (int quad = 0; quad < C::quads; ++quad) offer(best[quad], quad, C::groups == 0);
+  }
+}
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_constant__ WalkParams p) {
-  extern __shared__ __align__(16) char shared[];
+  extern __shared__ __align__(128) char shared[];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int first_tile = static_cast<int>(static_cast<int64_t>(blockIdx.x) * p.vocab_tiles / gridDim.x);
   const int end_tile = static_cast<int>(static_cast<int64_t>(blockIdx.x + 1) * p.vocab_tiles / gridDim.x);
-  char* const latent = shared + C::latent_offset;
-  uint32_t* const warp_keys = reinterpret_cast<uint32_t*>(shared + C::key_offset);
+  char* const latents = shared + C::latent_offset;
 
+  Leader<C> leader(p, shared, warp, lane);
   Shard<C> shard(p, shared, first_tile, end_tile - first_tile, warp, lane);
-  LaneRows<C> rows(p, shared, first_tile, end_tile, warp, lane);
-  Leader<C> leader{p, latent, lane, 0};
+  Selection<C> selection(p, shared, first_tile, end_tile, warp, lane);
+  typename RecurrenceOf<C>::type recurrence(p, shared + C::state_offset, warp, lane);
   PhaseClock<C::probe> clock;
+  const bool leads = leader.leads();
+  // Warps that draw noise and multiply states while others exchange words.
+  const int idle = C::leaders < C::warps ? C::warps - C::leaders : C::warps;
+  const int idle_number = C::leaders < C::warps ? warp - C::leaders : warp;
 
-  shard.begin_entry();
-  rows.load();
-  if (warp == 0) leader.enter();
-  shard.finish_entry();
+  // A leader asks for its latents before the shard's loads fill the queue.
+  if (leads) leader.enter();
+  shard.begin_entry(p.matrix_stays_in_l2);
+  for (int i = threadIdx.x; i < C::key_bytes / static_cast<int>(sizeof(typename Leader<C>::Key)); i += C::threads) leader.keys()[i] = 0;
+  if constexpr (C::groups > 0) selection.fill();
+  selection.enter();
+  if constexpr (C::rows > 2)
+    for (int ahead = 1; ahead < kPrefetchSteps; ++ahead) selection.prefetch(ahead);
+  if constexpr (C::recurrent) recurrence.load();
+  if constexpr (C::recurrent) wait_copies<0>();
+  else shard.finish_entry();
+  __syncthreads();
+  if constexpr (C::recurrent) {
+    const bool arrived = recurrence.advance(leader.tokens(), 0, 0, true, latents);
+    if (!arrived && threadIdx.x == 0) *leader.halt() = 1;
+  }
+  if constexpr (C::noise_ahead) selection.draw(0, warp, C::warps);
   shard.fetch_ahead();
-  barrier_sync(kLatentReady, C::threads);
+  __syncthreads();
 
   clock.start();
   int step = 0;
   for (; step < p.steps; ++step) {
-    const uint4 header = *reinterpret_cast<const uint4*>(latent + C::latent_header);
-    if (header.z) break;
-    typename Shard<C>::Accumulator acc[C::groups][4];
-    shard.products(acc, LatentOperand<C>(latent, lane));
-    clock.mark(0);
-
-    const uint32_t key = __reduce_max_sync(~0u, rows.best(acc, __uint_as_float(header.x), __uint_as_float(header.y)));
-    if (lane == 0) warp_keys[warp] = key;
+    if (*leader.halt()) break;
+    if constexpr (C::probe != Probe::exchange && C::probe != Probe::state) select_best<C>(shard, selection, leader, latents, step, lane, clock);
     clock.mark(1);
+    const bool more = step + 1 < p.steps;
+    const auto fetch_next = [&] {
+      if constexpr (C::groups > 0 && C::probe != Probe::exchange && C::probe != Probe::state) selection.leave();
+      if constexpr (C::rows > 2) selection.prefetch(step + kPrefetchSteps);
+    };
+    const auto overlap = [&] {
+      if constexpr (C::noise_ahead)
+        if (more && idle_number >= 0) selection.draw(step + 1, idle_number, idle);
+      if constexpr (C::recurrent)
+        if (more && idle_number >= 0) recurrence.publish_products(leader.epoch, idle_number, idle);
+    };
 
-    if (warp != 0) {
+    bool agreed = true;
+    if (!leads) {
       barrier_arrive(kKeysReady, C::threads);
-      if (step + 1 < p.steps) rows.load();
+      ++leader.epoch;
+      fetch_next();
+      overlap();
       shard.fetch_ahead();
     } else {
       barrier_sync(kKeysReady, C::threads);
-      if constexpr (C::probe != Probe::fixed_latent) {
-        leader.publish(warp_keys, first_tile);
-        if (step + 1 < p.steps) rows.load();
-        clock.mark(2);
-        int token = 0;
-        const bool agreed = leader.agree(step, token);
-        if (blockIdx.x == 0 && lane == 0) p.tokens[step] = token;  // 0 after a stall
-        clock.mark(3);
-        leader.fetch_latent(token, !agreed, [&] { shard.fetch_ahead(); });
-      } else {
-        if (step + 1 < p.steps) rows.load();
+      if constexpr (C::probe == Probe::fixed_latent || C::probe == Probe::state) {
+        ++leader.epoch;
+        fetch_next();
+        if constexpr (C::leaders == C::warps) overlap();
         shard.fetch_ahead();
-        if (blockIdx.x == 0 && lane == 0) p.tokens[step] = warp_keys[0];
+        if (!C::wide && lane == 0) leader.keys()[((step + 1) & 1) * C::rows] = 0;
+        if (blockIdx.x == 0 && warp == 0 && lane == 0) p.tokens[step] = 0;
+      } else {
+        leader.publish(step, first_tile * kTileRows);
+        fetch_next();
+          if constexpr (C::leaders == C::warps) overlap();
+        clock.mark(2);
+        int token[Leader<C>::N];
+        agreed = leader.agree(step, token);
+        clock.mark(3);
+        if (!agreed && lane == 0) *leader.halt() = 1;
+        if (more) leader.bring(token, step + 1, [&] { shard.fetch_ahead(); });
+      }
+    }
+    if constexpr (C::recurrent) {
+      __syncthreads();
+      if (more && !*leader.halt()) {
+        const bool arrived = recurrence.advance(leader.tokens(), step + 1, leader.epoch, false, latents);
+        if (!arrived) {
+          if (threadIdx.x < 32) report_stall(p.control, step, 0, lane);
+          if (threadIdx.x == 0) *leader.halt() = 1;
+        }
       }
     }
     barrier_sync(kLatentReady, C::threads);
     clock.mark(4);
   }
-  if (warp == 0 && blockIdx.x == 0 && lane == 0) {
-    for (int rest = step; rest < p.steps; ++rest) p.tokens[rest] = 0;
-    p.control[kControlEpoch] = leader.epoch;
-  }
+  if (leads) leader.leave(step);
   if (warp == 0) clock.store(p.phase_clocks, lane);
 }
 

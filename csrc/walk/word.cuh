@@ -1,8 +1,9 @@
-// The exchange word: ordered value (32 bits) | inverted row index (20 bits) | epoch (12 bits), so that the maximum of the
-// words is the largest value and, among equal values, the lowest index.
+// What the blocks compare: a value in an order of its own, and the row that has it, so that the maximum is the largest value
+// and, among equal values, the lowest index. NaN orders above all, -0 equals +0.
 //
-// With bf16-rounded values a block needs no 64-bit arithmetic of its own: 16 ordered bits and the inverted index of the
-// row inside the block fit in one 32-bit key, which redux.sync reduces in one instruction.
+//   narrow, 32 bits: bf16 value 16 | inverted row in the block 11 | epoch 5. One redux.sync reduces it, and four blocks' words are one
+//           16-byte load. The block is known from where the word lies.
+//   wide, 64 bits: fp32 value 32 | inverted row of the vocabulary 20 | epoch 12.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -23,21 +24,54 @@ __device__ __forceinline__ uint32_t ordered_bf16x2(__nv_bfloat162 pair) {
   return bits ^ (sign | 0x80008000u);
 }
 
-// Keys of the two halves; inverse_row is 0xffff - row of the low half, the high half is the next row.
-__device__ __forceinline__ uint32_t best_key(uint32_t best, uint32_t ordered, uint32_t inverse_row) {
-  best = max(best, __byte_perm(ordered, inverse_row, 0x1054));
-  return max(best, __byte_perm(ordered, inverse_row - 1, 0x3254));
+// The same for fp32: an addition's NaN is canonical (0x7fffffff).
+__device__ __forceinline__ uint32_t ordered_float(float value) {
+  const uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
+  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
 }
 
-__device__ __forceinline__ uint64_t word_from_key(uint32_t key, uint32_t first_row, uint32_t epoch) {
-  const uint32_t row = first_row + (0xffffu - (key & 0xffffu));
-  const uint32_t value = (key & 0xffff0000u) | ((key & 0x80000000u) ? 0u : 0xffffu);
-  const uint32_t low = ((kIndexMask - row) << kEpochBits) | (epoch & kEpochMask);
-  return (static_cast<uint64_t>(value) << 32) | low;
-}
+// The best of one lane, and of a warp's lanes that share a batch row. Rows are offered in ascending order.
+struct NarrowBest {
+  using Key = uint32_t;
+  uint32_t key = 0;
+  static __device__ __forceinline__ uint32_t place(int row) { return (kNarrowRows - 1 - row) << kNarrowEpochBits; }
+  // Values of two neighbouring rows; `place` is that of the first one.
+  __device__ __forceinline__ void offer(uint32_t ordered_pair, uint32_t place) {
+    key = max(key, __byte_perm(ordered_pair, place, 0x1054));
+    key = max(key, __byte_perm(ordered_pair, place - (1u << kNarrowEpochBits), 0x3254));
+  }
+  template <int Together>
+  __device__ __forceinline__ void reduce() {
+    if constexpr (Together == 1) {
+      key = __reduce_max_sync(~0u, key);
+    } else {
+#pragma unroll
+      for (int distance = 16; distance >= Together; distance /= 2) key = max(key, __shfl_xor_sync(~0u, key, distance));
+    }
+  }
+};
 
-__device__ __forceinline__ int row_from_word(uint64_t word) {
-  return static_cast<int>(kIndexMask - (static_cast<uint32_t>(word) >> kEpochBits));
-}
+struct WideBest {
+  using Key = uint64_t;
+  uint32_t value = 0, inverse = 0;  // inverse: kMaxVocabulary - 1 - row of the vocabulary
+  __device__ __forceinline__ void offer(uint32_t ordered, uint32_t inverse_row) {
+    if (ordered > value) value = ordered, inverse = inverse_row;
+  }
+  template <int Together>
+  __device__ __forceinline__ void reduce() {
+    if constexpr (Together == 1) {
+      const uint32_t top = __reduce_max_sync(~0u, value);
+      inverse = __reduce_max_sync(~0u, value == top ? inverse : 0u);
+      value = top;
+    } else {
+#pragma unroll
+      for (int distance = 16; distance >= Together; distance /= 2) {
+        const uint32_t other = __shfl_xor_sync(~0u, value, distance), place = __shfl_xor_sync(~0u, inverse, distance);
+        if (other > value || (other == value && place > inverse)) value = other, inverse = place;
+      }
+    }
+  }
+  __device__ __forceinline__ uint64_t key() const { return (static_cast<uint64_t>(value) << 32) | (inverse << kEpochBits); }
+};
 
 }  // namespace wts

@@ -1,0 +1,35 @@
+// Gumbel noise in the stream of SGLang's step sampler: Philox4x32-10 under a 64-bit key, counter (quad of four draft ids,
+// batch row, step, offset), word k for draft id 4 quad + k; then the operations of its kernel: the word to fp32, plus one half, times
+// 2^-32, log1p, log. A sampled value is y / T + noise with Triton's division of fp32.
+#pragma once
+#include <cstdint>
+#include <cuda_runtime.h>
+
+namespace wts {
+
+__device__ __forceinline__ uint4 philox(uint2 key, uint4 c) {
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const uint32_t c0 = c.x, c2 = c.z;
+    c.x = __umulhi(0xCD9E8D57u, c2) ^ c.y ^ key.x;
+    c.z = __umulhi(0xD2511F53u, c0) ^ c.w ^ key.y;
+    c.y = 0xCD9E8D57u * c2;
+    c.w = 0xD2511F53u * c0;
+    key.x += 0x9E3779B9u;
+    key.y += 0xBB67AE85u;
+  }
+  return c;
+}
+
+__device__ __forceinline__ float gumbel(uint32_t word) {
+  const float uniform = __fmul_rn(__fadd_rn(__uint2float_rn(word), 0.5f), 2.3283064365386963e-10f);
+  return -logf(-log1pf(-uniform));
+}
+
+__device__ __forceinline__ float divided(float value, float temperature) {
+  float quotient;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(value), "f"(temperature));
+  return quotient;
+}
+
+}  // namespace wts

@@ -1,0 +1,242 @@
+// From products to the best row of a lane: base logits, scales, rounding, noise, and the key that the blocks compare.
+//
+// Base logits do not depend on tokens, so a warp copies those of its own rows into shared memory some quads and steps before they are
+// used: a ring of `logits_ahead` regions [joint slot][batch row of the quad][16 rows] of bf16. What lies past the vocabulary stays -inf:
+// no valid row loses to it, since ties go to the lower index.
+#pragma once
+#include "noise.cuh"
+#include "shard.cuh"
+#include "word.cuh"
+
+namespace wts {
+
+template <class C>
+struct Selection {
+  using Best = std::conditional_t<C::wide, WideBest, NarrowBest>;
+  using Sum = typename Shard<C>::Sum;
+  static constexpr int slot_rows = C::warps * kTileRows;
+  static constexpr int groups = C::groups > 0 ? C::groups : 1;
+  static constexpr uint32_t minus_infinities = 0xff80ff80u;
+  static constexpr int chunks = C::logits_quad_bytes / 16;  // of a region: eight rows each
+
+  const WalkParams& p;
+  char* shared;
+  int warp, lane;
+  int first_row;     // of the block, in the vocabulary
+  int end;           // rows of the block, or of the vocabulary from first_row on
+  int row_in_block;  // of this lane's pair in the first slot of its column; the next slot's is slot_rows further
+  int batch_row;     // of quad 0
+  const char* scales;      // of that pair
+  const char* pair_logits;  // of that pair, in region 0
+  bool aligned;            // base logits are copied 16 bytes at a time
+  int region = 0;          // of the ring, used next
+  int copy_region = 0, copy_quad = 0, copy_step = 0;  // and copied next
+  uint32_t noise_offset = 0;
+
+  __device__ __forceinline__ Selection(const WalkParams& p_, char* shared_, int first_tile, int end_tile, int warp_, int lane_)
+      : p(p_), shared(shared_), warp(warp_), lane(lane_), first_row(first_tile * kTileRows),
+        end(min(p_.vocab_size, end_tile * kTileRows) - first_row),
+        aligned(((reinterpret_cast<uintptr_t>(p_.base_logits) | (p_.base_row_stride * 2) | (p_.base_step_stride * 2)) & 15) == 0) {
+    const int g = lane >> 2, t = lane & 3, column = t / C::together;
+    batch_row = t % C::together;
+    row_in_block = (column * groups * C::warps + warp) * kTileRows + 2 * g;
+    pair_logits = shared + C::logits_offset + warp * C::logits_ahead * C::logits_quad_bytes +
+                  (column * groups * C::together + batch_row) * kTileRows * 2 + 4 * g;
+    scales = shared + C::scale_offset + column * groups * C::scale_stride + (warp * kTileRows + 2 * g) * 4;
+  }
+  // Row scales, temperatures and the noise's offset, once.
+  __device__ __forceinline__ void enter() {
+    if constexpr (C::int8x2)
+      for (int row = threadIdx.x; row < C::scale_slots * slot_rows; row += C::threads)
+        reinterpret_cast<float*>(shared + C::scale_offset + row / slot_rows * C::scale_stride)[row % slot_rows] =
+            row < end ? __ldg(p.row_scales + first_row + row) : 0.0f;
+    if constexpr (C::sampling) {
+      for (int row = threadIdx.x; row < C::rows; row += C::threads)
+        temperatures()[row] = p.temperatures != nullptr && row < p.batch ? p.temperatures[row] : 0.0f;
+      if (p.noise_offset != nullptr) noise_offset = static_cast<uint32_t>(*p.noise_offset);
+    }
+  }
+  __device__ __forceinline__ float* temperatures() const { return reinterpret_cast<float*>(shared + C::temperature_offset); }
+  __device__ __forceinline__ float* noise(int row) const {
+    return reinterpret_cast<float*>(shared + C::noise_offset) + row * C::block_rows;
+  }
+
+  __device__ __forceinline__ int quads() const { return C::quads == 1 ? 1 : (p.batch + 3) / 4; }
+
+  // Fills the ring, once.
+  __device__ __forceinline__ void fill() {
+    uint4* const mine = reinterpret_cast<uint4*>(shared + C::logits_offset + warp * C::logits_ahead * C::logits_quad_bytes);
+    for (int i = lane; i < C::logits_ahead * chunks; i += 32)
+      mine[i] = make_uint4(minus_infinities, minus_infinities, minus_infinities, minus_infinities);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < C::logits_ahead; ++i) copy_next();
+  }
+  // Copies the base logits of the next quad, or of the next step's first, into the region that was used last. One group of copies.
+  __device__ __forceinline__ void copy_next() {
+    __syncwarp();  // every lane has read what was there
+    if (copy_step < p.steps) {
+      char* const to = shared + C::logits_offset + (warp * C::logits_ahead + copy_region) * C::logits_quad_bytes;
+#pragma unroll
+      for (int i = lane; i < (chunks + 31) / 32 * 32; i += 32) {
+        const int slot = i / (2 * C::together), batch = 4 * copy_quad + i / 2 % C::together;
+        const int row = (slot * C::warps + warp) * kTileRows + i % 2 * 8;
+        if (i >= chunks || batch >= p.batch || row >= end) continue;
+        const uint16_t* const from = p.base_logits + batch * p.base_row_stride + copy_step * p.base_step_stride + first_row + row;
+        if (aligned && row + 8 <= end) copy_fragment(shared_address(to + 16 * i), from, true);
+        else
+          for (int j = 0; j < 8 && row + j < end; ++j) reinterpret_cast<uint16_t*>(to + 16 * i)[j] = __ldg(from + j);
+      }
+    }
+    commit_copies();
+    copy_region = copy_region + 1 == C::logits_ahead ? 0 : copy_region + 1;
+    if (++copy_quad == quads()) copy_quad = 0, ++copy_step;
+  }
+  // Waits for the region that is used next. Parts of streamed tiles that were asked for since may still be on their way.
+  __device__ __forceinline__ void await() const {
+    wait_copies<C::logits_ahead - 1 + C::streamed_parts>();
+    __syncwarp();
+  }
+  __device__ __forceinline__ uint32_t pair(int slot) const {
+    return *reinterpret_cast<const uint32_t*>(pair_logits + region * C::logits_quad_bytes + slot * C::together * kTileRows * 2);
+  }
+  __device__ __forceinline__ void leave() {
+    region = region + 1 == C::logits_ahead ? 0 : region + 1;
+    copy_next();
+  }
+  // The pair of a slot that is streamed alone, from global memory.
+  __device__ __forceinline__ uint32_t load_pair(int quad, int slot, int step) const {
+    const int batch = batch_row + 4 * quad, row = row_in_block + slot * slot_rows;
+    uint32_t bits = minus_infinities;
+    if (row >= end || batch >= p.batch) return bits;
+    const uint16_t* const from = p.base_logits + batch * p.base_row_stride + step * p.base_step_stride + first_row + row;
+    if (aligned && row + 1 < end) {
+      asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(bits) : "l"(from));
+    } else {
+      bits = 0xff800000u | __ldg(from);
+      if (row + 1 < end) bits = (bits & 0xffffu) | (static_cast<uint32_t>(__ldg(from + 1)) << 16);
+    }
+    return bits;
+  }
+
+  // Asks L2 for a step's base logits of the block; the warps share the batch rows, the last warp first.
+  __device__ __forceinline__ void prefetch(int step) const {
+    if (step >= p.steps) return;
+    for (int batch = C::warps - 1 - warp; batch < p.batch; batch += C::warps) {
+      const uint16_t* const row = p.base_logits + batch * p.base_row_stride + step * p.base_step_stride + first_row;
+      for (int at = 64 * lane; at < end + 64; at += 64 * 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(row + min(at, end - 1)));
+    }
+  }
+  // Noise of a step for the whole block, by some of its warps.
+  __device__ __forceinline__ void draw(int step, int participant, int participants) const {
+    const uint2 key = make_uint2(p.noise_key_low, p.noise_key_high);
+    for (int batch = 0; batch < p.batch; ++batch) {
+      if (temperatures()[batch] == 0.0f) continue;
+      for (int i = participant * 32 + lane; 4 * i < end; i += participants * 32) {
+        const uint4 word = philox(key, make_uint4(first_row / 4 + i, batch, step, noise_offset));
+        reinterpret_cast<float4*>(noise(batch))[i] = make_float4(gumbel(word.x), gumbel(word.y), gumbel(word.z), gumbel(word.w));
+      }
+    }
+  }
+
+  // The scales of a batch row's latent.
+  __device__ __forceinline__ float2 latent_scales(int batch) const {
+    return *reinterpret_cast<const float2*>(shared + C::latent_offset + batch * C::latent_stride + C::latent_header);
+  }
+  // What an offer adds and multiplies the sums with: asked for before the products where the registers suffice, else where it is used.
+  static constexpr bool terms_ahead = C::quads == 1 && groups <= 4;
+  struct Terms {
+    float2 latent, row[terms_ahead && C::int8x2 ? groups : 1];
+    uint32_t base[terms_ahead ? groups : 1];
+  };
+  __device__ __forceinline__ Terms ask_terms(int quad) const {
+    Terms asked = {};
+    if constexpr (C::int8x2) asked.latent = latent_scales(batch_row + 4 * quad);
+    if constexpr (terms_ahead)
+#pragma unroll
+      for (int i = 0; i < groups; ++i) {
+        if constexpr (C::int8x2) asked.row[i] = row_scales(i);
+        asked.base[i] = pair(i);
+      }
+    return asked;
+  }
+  __device__ __forceinline__ float2 row_scales(int slot) const { return *reinterpret_cast<const float2*>(scales + slot * C::scale_stride); }
+
+  // Offers the slots of one quad that are multiplied side by side.
+  __device__ __forceinline__ void offer(Best& best, const Sum (&sums)[groups][4], const Terms& terms, int quad, int step) const {
+    const auto all = [&](auto keep) {
+#pragma unroll
+      for (int i = 0; i < C::groups; ++i)
+        offer_pair<keep>(best, sums[i], terms_ahead ? terms.base[i] : pair(i), terms_ahead && C::int8x2 ? terms.row[i] : row_scales(i),
+                         terms.latent, quad, i, step);
+    };
+    if (p.logits_out == nullptr) all(Index<0>{});
+    else all(Index<1>{});
+  }
+  // Offers one slot that is streamed alone.
+  __device__ __forceinline__ void offer_streamed(Best& best, const Sum (&sum)[4], uint32_t base, int quad, int slot, int step) const {
+    const float2 latent = C::int8x2 ? latent_scales(batch_row + 4 * quad) : make_float2(0.0f, 0.0f);
+    const float2 scale = C::int8x2 ? row_scales(slot) : make_float2(0.0f, 0.0f);
+    if (p.logits_out == nullptr) offer_pair<0>(best, sum, base, scale, latent, quad, slot, step);
+    else offer_pair<1>(best, sum, base, scale, latent, quad, slot, step);
+  }
+
+ private:
+  template <int Keep>
+  __device__ __forceinline__ void offer_pair(Best& best, const Sum (&sum)[4], uint32_t base, float2 scale, float2 latent, int quad, int slot,
+                                             int step) const {
+    const int batch = batch_row + 4 * quad, row = row_in_block + slot * slot_rows;
+    float low, high;
+    if constexpr (C::int8x2) {
+      low = __fmul_rn(scale.x, dequantised(sum[0], sum[1], latent));
+      high = __fmul_rn(scale.y, dequantised(sum[2], sum[3], latent));
+    } else {
+      low = sum[0], high = sum[2];
+    }
+    if constexpr (C::rounding == Rounding::twice)
+      low = __bfloat162float(__float2bfloat16_rn(low)), high = __bfloat162float(__float2bfloat16_rn(high));
+    low = __fadd_rn(__uint_as_float(base << 16), low);
+    high = __fadd_rn(__uint_as_float(base & 0xffff0000u), high);
+    const __nv_bfloat162 y = __floats2bfloat162_rn(low, high);
+    if constexpr (Keep) keep(y, row, batch, step);
+    if constexpr (!C::wide) {
+      best.offer(ordered_bf16x2(y), NarrowBest::place(row));
+    } else {
+      if constexpr (C::rounding != Rounding::none) low = __low2float(y), high = __high2float(y);
+      if constexpr (C::sampling) sample(low, high, row, batch, step);
+      const uint32_t inverse = kMaxVocabulary - 1 - (first_row + row);
+      if (row < end) best.offer(ordered_float(low), inverse);
+      if (row + 1 < end) best.offer(ordered_float(high), inverse - 1);
+    }
+  }
+  __device__ __forceinline__ void sample(float& low, float& high, int row, int batch, int step) const {
+    const float temperature = temperatures()[batch];
+    if (temperature == 0.0f) return;
+    float2 noise_pair = make_float2(0.0f, 0.0f);
+    if constexpr (C::noise_ahead) {
+      if (row < C::block_rows) noise_pair = *reinterpret_cast<const float2*>(noise(batch) + row);
+    } else {
+      const int id = first_row + row;
+      const uint4 word = philox(make_uint2(p.noise_key_low, p.noise_key_high), make_uint4(id / 4, batch, step, noise_offset));
+      noise_pair = make_float2(gumbel(id & 2 ? word.z : word.x), gumbel(id & 2 ? word.w : word.y));
+    }
+    low = __fadd_rn(divided(low, temperature), noise_pair.x);
+    high = __fadd_rn(divided(high, temperature), noise_pair.y);
+  }
+  __device__ __forceinline__ void keep(__nv_bfloat162 y, int row, int batch, int step) const {
+    if (row >= end || batch >= p.batch) return;
+    uint16_t* const at = p.logits_out + batch * p.logits_row_stride + step * p.logits_step_stride + first_row + row;
+    const bool pairs = ((reinterpret_cast<uintptr_t>(p.logits_out) | (p.logits_row_stride * 2) | (p.logits_step_stride * 2)) & 3) == 0;
+    if (pairs && row + 1 < end) {
+      *reinterpret_cast<__nv_bfloat162*>(at) = y;
+    } else {
+      at[0] = __bfloat16_as_ushort(__low2bfloat16(y));
+      if (row + 1 < end) at[1] = __bfloat16_as_ushort(__high2bfloat16(y));
+    }
+  }
+  __device__ __forceinline__ static float dequantised(int c1, int c2, float2 scales) {
+    return __fadd_rn(__fmul_rn(scales.x, static_cast<float>(c1)), __fmul_rn(scales.y, static_cast<float>(c2)));
+  }
+};
+
+}  // namespace wts

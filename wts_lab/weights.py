@@ -1,0 +1,66 @@
+"""A head's weights as the kernel reads them: quantised, packed, on the device of the walk."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from wts_lab import packing, quantize
+from wts_lab.head_terms import state_matrices, token_table
+from wts_lab.heads import DraftHead
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Device buffers of one head; shapes in `wts_lab/abi.py` (``PARAMETER_FIELDS``). ``head`` is the module on that device."""
+
+    head: DraftHead
+    matrix: torch.Tensor
+    row_scales: torch.Tensor | None
+    token_table: torch.Tensor
+    state_matrix: torch.Tensor | None
+    projector: torch.Tensor | None
+    draft_to_target: torch.Tensor | None
+
+
+def prepare_weights(head: DraftHead, precision: str, device: torch.device, draft_to_target: torch.Tensor | None = None) -> Weights:
+    """Pack a head for a walk in ``int8x2`` or ``bf16``.
+
+    Raises ``ValueError`` for weights that are not finite and for a map that does not fit the vocabularies.
+    """
+    for name, weight in head.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ValueError(f"{name} has entries that are not finite; a walk over them has no meaning")
+    if next(head.parameters()).device != device:
+        head = copy.deepcopy(head).to(device)  # a module moves in place, and this one is the caller's
+    projection = head.projection.detach()[: head.shape.vocab_size]
+    scales = None
+    if precision == "int8x2":
+        codes, row_scales = quantize.quantize_rows(projection)
+        matrix, scales = packing.pack_matrix_int8(codes), packing.pack_scales(row_scales)
+    else:
+        matrix = packing.pack_matrix_bf16(projection.to(torch.bfloat16))
+    state_matrix, projector = (*state_matrices(head), None, None)[:2]
+    to_target = None if draft_to_target is None else _checked_map(draft_to_target, head.shape).to(device)
+    return Weights(head, matrix, scales, _table(head, precision), state_matrix, projector, to_target)
+
+
+def _table(head: DraftHead, precision: str) -> torch.Tensor:
+    """A row a target id: the packed latent of a Markov head, else what the state advance reads (bf16)."""
+    if head.kind != "markov":
+        return token_table(head)
+    latents = head.embedding.detach()
+    if precision == "int8x2":
+        return packing.pack_latents_int8(*quantize.quantize_latents(latents))
+    return packing.pack_latents_bf16(latents.to(torch.bfloat16))
+
+
+def _checked_map(draft_to_target: torch.Tensor, shape) -> torch.Tensor:
+    """int32 copy of the map; raises ``ValueError`` where its length or an entry is outside the vocabularies."""
+    if draft_to_target.shape != (shape.vocab_size,):
+        raise ValueError(f"draft_to_target has shape {tuple(draft_to_target.shape)}; it needs one entry for each of {shape.vocab_size} draft ids")
+    if int(draft_to_target.min()) < 0 or int(draft_to_target.max()) >= shape.target_vocab_size:
+        raise ValueError(f"draft_to_target has entries outside the target vocabulary of {shape.target_vocab_size}")
+    return draft_to_target.to(torch.int32).contiguous()
