@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from cost_model.placement import Placement
 from wts_lab import abi
 
 
@@ -23,8 +22,10 @@ def test_the_word_and_the_control_block_are_consistent():
     c = abi.CONSTANTS
     assert c["kMaxVocabulary"] == c["kIndexMask"] + 1 and c["kEpochMask"] == (1 << c["kEpochBits"]) - 1
     assert c["kIndexMask"].bit_length() + c["kEpochBits"] == 32
-    assert c["kControlMissing"] + c["kSlotCapacity"] // 64 <= c["kControlWords"]
-    assert c["kSlotCapacity"] % 64 == 0 and len(abi.PHASES) == c["kPhases"]
+    assert c["kNarrowRows"] == 1 << (16 - c["kNarrowEpochBits"])
+    assert c["kControlMissing"] + c["kMissingWords"] <= c["kControlWords"]
+    assert c["kMissingWords"] * 32 >= c["kMaxBlocks"] // 2  # units of two wide words
+    assert len(abi.PHASES) == c["kPhases"]
 
 
 def test_parameters_hold_addresses_of_64_bits():
@@ -33,11 +34,29 @@ def test_parameters_hold_addresses_of_64_bits():
     assert ctypes.sizeof(params) % 8 == 0
 
 
-def test_a_placement_becomes_slots_a_warp():
-    spec = abi.WalkSpec.of(Placement(8, 40, 32, 16, 8), rank=256, precision="int8x2", replicas=1)
-    assert (spec.register_slots, spec.shared_slots, spec.streamed_slots, spec.staging_slots, spec.slots) == (5, 4, 2, 1, 11)
-    assert "wts::WalkConfig<8, 5, 4, 2, 1, 256, wts::Precision::int8x2, 1, wts::Probe::none>" in spec.translation_unit()
-    assert spec.name() == "walk-int8x2-r256-w8-5-4-2-1-x1"
+def test_a_specification_names_what_it_builds():
+    spec = abi.WalkSpec(8, 5, 4, 2, 3, 1, 256, "int8x2")
+    assert spec.slots == 11
+    assert "wts::WalkConfig<8, 5, 4, 2, 3, 1, 256, wts::Precision::int8x2, wts::Rounding::once, false, false" in spec.translation_unit()
+    assert "wts::HeadKind::markov, 0, 0, 0, wts::Probe::none>" in spec.translation_unit()
+    assert spec.name() == "walk-markov-int8x2-r256-b1-w8-5-4-2-3-once"
+
+
+def test_specifications_that_differ_have_names_that_differ():
+    usual = dict(warps=8, register_slots=5, shared_slots=4, streamed_slots=2, staging_entries=3, rows=1, rank=256, precision="int8x2")
+    changes = (
+        {}, {"warps": 4}, {"register_slots": 4}, {"shared_slots": 3}, {"streamed_slots": 1}, {"staging_entries": 2}, {"rows": 2}, {"rank": 512},
+        {"precision": "bf16"}, {"rounding": "twice"}, {"rounding": "none", "wide": True}, {"wide": True}, {"sampling": True, "wide": True},
+        {"head": "gated"}, {"head": "rnn"}, {"head": "rnn", "state_rows": 6}, {"head": "domino", "gru": 64}, {"head": "domino", "gru": 128},
+        {"head": "domino", "gru": 64, "projector_rows": 2}, {"probe": "phases"},
+    )  # fmt: skip
+    names = [abi.WalkSpec(**usual | change).name() for change in changes]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("rank", "precision", "steps", "entry"), [(256, "int8x2", 8, 4), (256, "bf16", 16, 4), (96, "int8x2", 3, 3), (32, "int8x2", 1, 1)])
+def test_a_ring_entry_is_a_whole_part_of_a_tile(rank, precision, steps, entry):
+    assert (abi.k_steps(rank, precision), abi.staging_steps(rank, precision)) == (steps, entry)
 
 
 @pytest.mark.parametrize("slots", range(1, 33))
