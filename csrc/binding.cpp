@@ -67,17 +67,24 @@ void check_shapes(const at::Tensor& base_logits, const at::Tensor& anchor, const
            "] with last stride 1");
 }
 
+// What every call gives; returns its sizes.
+Sizes check(int max_batch, int max_steps, int vocab_size, int device, const at::Tensor& base_logits, const at::Tensor& anchor,
+            const at::Tensor& tokens) {
+  check_tensor("base_logits", base_logits, at::kBFloat16, device);
+  check_tensor("anchor", anchor, at::kLong, device);
+  check_tensor("tokens_out", tokens, at::kLong, device);
+  const bool deep = base_logits.dim() == 3;
+  const Sizes sizes{deep ? base_logits.size(0) : 0, deep ? base_logits.size(1) : 0, max_batch, max_steps, vocab_size};
+  check_shapes(base_logits, anchor, tokens, sizes);
+  return sizes;
+}
+
 void launch(int64_t launcher, int64_t error_string, int64_t prepared, int grid_blocks, int max_batch, int max_steps, int device,
             int64_t stream, const at::Tensor& base_logits, const at::Tensor& anchor, const at::Tensor& tokens,
             const std::optional<at::Tensor>& positions, const std::optional<at::Tensor>& temperatures, uint64_t noise_key,
             const std::optional<at::Tensor>& noise_offset, const std::optional<at::Tensor>& logits_out) {
   wts::WalkParams params = *reinterpret_cast<const wts::WalkParams*>(prepared);
-  check_tensor("base_logits", base_logits, at::kBFloat16, device);
-  check_tensor("anchor", anchor, at::kLong, device);
-  check_tensor("tokens_out", tokens, at::kLong, device);
-  const bool deep = base_logits.dim() == 3;
-  const Sizes sizes{deep ? base_logits.size(0) : 0, deep ? base_logits.size(1) : 0, max_batch, max_steps, params.vocab_size};
-  check_shapes(base_logits, anchor, tokens, sizes);
+  const Sizes sizes = check(max_batch, max_steps, params.vocab_size, device, base_logits, anchor, tokens);
   params.base_logits = static_cast<const uint16_t*>(base_logits.data_ptr());
   params.base_row_stride = base_logits.stride(0);
   params.base_step_stride = base_logits.stride(1);
@@ -114,4 +121,7 @@ void launch(int64_t launcher, int64_t error_string, int64_t prepared, int grid_b
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("launch", &launch, "Check the tensors of one walk and launch it on a stream");
+  module.def("check", [](int max_batch, int max_steps, int vocab_size, int device, const at::Tensor& base_logits, const at::Tensor& anchor,
+                         const at::Tensor& tokens) { check(max_batch, max_steps, vocab_size, device, base_logits, anchor, tokens); },
+             "Check the tensors of a call that is launched row by row, over candidates of each");
 }

@@ -3,7 +3,7 @@
 Preparation quantises and packs the matrix and the token table, uploads them, builds the kernel of the plan and asks the device whether
 its grid can be co-resident. A call checks its tensors, launches, and returns; it never synchronises, can be captured in a
 CUDA graph, and allocates nothing when ``tokens_out`` is given (heads that take hidden vectors compute their position terms
-into torch's pool first).
+into torch's memory pool first, and candidate pools are gathered there).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wts_lab import abi, packing
 from wts_lab.build import BuildRecord, build_walk, load_binding
 from wts_lab.head_terms import position_terms
 from wts_lab.heads import DraftHead
-from wts_lab.walk_plan import plan_walk
+from wts_lab.walk_plan import plan_walk, walked_shape
 from wts_lab.weights import prepare_weights
 from wts_lab.workspace import Workspace, blocks_of_unit
 
@@ -81,7 +81,7 @@ class Walk:
     Args:
         head: a module of :mod:`wts_lab.heads`.
         steps: the longest walk; a call may do fewer. Domino's position 0, the base argmax, is no step.
-        max_batch: batch rows of the largest call, 1 to 32.
+        max_batch: batch rows of the largest call, 1 to 32. With a candidate pool a call is a launch for each, see `wts_lab/pool.py`.
         mode: ``streaming`` or ``resident``.
         precision: ``int8x2`` or ``bf16``.
         placement: where the tiles lie; the planner's choice when None.
@@ -136,6 +136,9 @@ class Walk:
         self._library.wts_error_string.restype = ctypes.c_char_p
         self.description = self._describe()
         self._weights = prepare_weights(head, precision, self.device, draft_to_target)
+        if self._weights.pool is not None:
+            self._weights.pool.check_batch(max_batch)
+        self._bad_anchors = torch.zeros(max_batch, dtype=torch.bool, device=self.device)  # of pooled rows; of others the control block tells
         self.workspace = Workspace.make(self.spec, self.grid_blocks, exchange, self.device, arch, log=log)
         self.phase_clocks = torch.zeros((self.grid_blocks, abi.CONSTANTS["kPhases"]), dtype=torch.int64, device=self.device)
         self._params = self._parameters(expected_blocks or self.grid_blocks, max_polls)
@@ -164,13 +167,13 @@ class Walk:
         return description
 
     def _parameters(self, expected_blocks: int, max_polls: int) -> abi.WalkParams:
-        weights, workspace = self._weights, self.workspace
+        weights, workspace, rows = self._weights, self.workspace, walked_shape(self.shape).vocab_size
         return abi.WalkParams(
             matrix=_address(weights.matrix), row_scales=_address(weights.row_scales), token_table=_address(weights.token_table),
             state_matrix=_address(weights.state_matrix), projector=_address(weights.projector),
             draft_to_target=_address(weights.draft_to_target), slots=_address(workspace.slots), slot_places=_address(workspace.places),
             state_slots=_address(workspace.states), control=_address(workspace.control), phase_clocks=_address(self.phase_clocks),
-            vocab_size=self.shape.vocab_size, vocab_tiles=packing.count_tiles(self.shape.vocab_size),
+            vocab_size=rows, vocab_tiles=packing.count_tiles(rows),
             target_vocab_size=self.shape.target_vocab_size, matrix_stays_in_l2=1, expected_blocks=expected_blocks, max_polls=max_polls,
         )
 
@@ -195,7 +198,7 @@ class Walk:
             temperatures: float32 ``[B]``, 0 for a greedy row; with ``noise``, and for a walk prepared with ``sampling``.
             noise: 64-bit key, and int64 ``[1]`` offset on the device, advanced by one.
             tokens_out: int64 ``[B, positions]``.
-            logits_out: bf16 ``[B, positions, >= vocab]``, filled with the step logits.
+            logits_out: bf16 ``[B, positions, >= vocab]``, filled with the step logits. Not with a candidate pool.
 
         Any strides but the last. Returns int64 ``[B, positions]`` in target ids. Raises ``ValueError`` for a tensor that does not
         fit, ``RuntimeError`` when the workspace is still in use on another stream.
@@ -207,11 +210,37 @@ class Walk:
         stream = torch.cuda.current_stream(self.device)
         self._own_workspace(stream)
         with torch.cuda.device(self.device):
-            self._binding.launch(
-                *self._addresses, ctypes.addressof(self._params), self.grid_blocks, self.max_batch, self.positions, self.device.index,
-                stream.cuda_stream, base_logits, anchor, tokens_out, terms, temperatures, key, offset, logits_out,
-            )
+            if self._weights.pool is not None:
+                self._launch_rows(stream, base_logits, anchor, tokens_out, terms, logits_out)
+            else:
+                self._launch(
+                    self._params, self.max_batch, stream, base_logits, anchor, tokens_out, terms, temperatures, key, offset, logits_out
+                )
         return tokens_out
+
+    def _launch(
+        self, params: abi.WalkParams, max_batch: int, stream: torch.cuda.Stream, base_logits, anchor, tokens, terms, temperatures=None, key=0,
+        offset=None, logits_out=None,
+    ) -> None:  # fmt: skip
+        self._binding.launch(
+            *self._addresses, ctypes.addressof(params), self.grid_blocks, max_batch, self.positions, self.device.index, stream.cuda_stream,
+            base_logits, anchor, tokens, terms, temperatures, key, offset, logits_out,
+        )
+
+    def _launch_rows(self, stream: torch.cuda.Stream, base_logits, anchor, tokens, terms, logits_out) -> None:
+        """A launch for each batch row, over the candidates of its own."""
+        if logits_out is not None:
+            raise ValueError("a walk over a candidate pool has no logits of the whole vocabulary; leave logits_out out")
+        self._binding.check(self.max_batch, self.positions, self.shape.vocab_size, self.device.index, base_logits, anchor, tokens)
+        if self.max_batch > 1:  # every launch knows its row as row 0
+            self._bad_anchors[: len(anchor)].logical_or_(anchor.clamp(0, self.shape.target_vocab_size - 1) != anchor)
+        gathered = self._weights.pool.gather(base_logits)
+        params = abi.WalkParams.from_buffer_copy(self._params)
+        for row in range(len(anchor)):
+            part = slice(row, row + 1)
+            params.matrix, params.draft_to_target = _address(gathered.matrix[row]), _address(gathered.targets[row])
+            params.row_scales = None if gathered.row_scales is None else _address(gathered.row_scales[row])
+            self._launch(params, 1, stream, gathered.base_logits[part], anchor[part], tokens[part], terms[part])
 
     def _position_terms(self, base_logits: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor | None:
         """What each position contributes whatever its token, fp32; None for a Markov head."""
@@ -260,9 +289,12 @@ class Walk:
         if status == abi.CONSTANTS["kStatusClean"]:
             return
         self.workspace.control[abi.CONSTANTS["kControlStatus"] :] = 0
+        bad_anchors = self._bad_anchors.tolist()
+        self._bad_anchors.zero_()
         if status == abi.CONSTANTS["kStatusAnchor"]:
             rows = control[abi.CONSTANTS["kControlBadRows"]]
-            raise AnchorOutOfRange((rows & -rows).bit_length() - 1, self.shape.target_vocab_size)
+            row = bad_anchors.index(True) if any(bad_anchors) else (rows & -rows).bit_length() - 1
+            raise AnchorOutOfRange(row, self.shape.target_vocab_size)
         self.workspace.clear()
         first = abi.CONSTANTS["kControlMissing"]
         bits = control[first : first + abi.CONSTANTS["kMissingWords"]]

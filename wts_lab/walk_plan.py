@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_model.footprint import Kernel
 from cost_model.gpu import Gpu
@@ -37,7 +37,7 @@ def plan_walk(
     """The plan of a walk of ``shape`` on ``gpu``; the planner's placement where none is given.
 
     Raises ``ValueError`` for a bad argument or a placement that cannot hold the matrix or contradicts the mode, ``PlanError`` where
-    nothing fits.
+    nothing fits. A walk over candidate pools is planned as `walked_shape`, for one batch row.
     """
     require_word("mode", mode, ("streaming", "resident"))
     require_word("precision", precision, PRECISIONS)
@@ -45,6 +45,8 @@ def plan_walk(
     require_whole("max_batch", max_batch, 1, MAX_BATCH)
     if sampling and shape.kind == "domino":
         raise ValueError("domino heads draft greedily; prepare the walk without sampling")
+    if shape.candidate_pool is not None:
+        shape, max_batch = walked_shape(shape), 1
     tiles = tiles_of(shape.vocab_size)
     grid_blocks, rows = min(gpu.sm_count, tiles), kernel_rows(max_batch)
     wanted = {"rows": rows, "rounding": rounding, "sampling": sampling}
@@ -52,6 +54,14 @@ def plan_walk(
     _check_placement(chosen, mode, tiles, grid_blocks)
     kernel = kernel_beside(chosen, gpu, shape, precision, grid_blocks=grid_blocks, **wanted)
     return WalkPlan(grid_blocks, chosen, walk_spec(chosen, kernel, shape.rank, precision, probe))
+
+
+def walked_shape(shape: Head) -> Head:
+    """The shape as the kernel sees it: of a candidate pool, the candidates and one row more (`wts_lab/pool.py`)."""
+    if shape.candidate_pool is None:
+        return shape
+    rows = min(shape.candidate_pool, shape.vocab_size) + 1
+    return replace(shape, vocab_size=rows, padded_vocab_size=rows, candidate_pool=None)
 
 
 def walk_spec(placement: Placement, kernel: Kernel, rank: int, precision: str, probe: str = "none") -> WalkSpec:

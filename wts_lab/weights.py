@@ -10,19 +10,24 @@ import torch
 from wts_lab import packing, quantize
 from wts_lab.head_terms import state_matrices, token_table
 from wts_lab.heads import DraftHead
+from wts_lab.pool import CandidatePool
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Device buffers of one head; shapes in `wts_lab/abi.py` (``PARAMETER_FIELDS``). ``head`` is the module on that device."""
+    """Device buffers of one head; shapes in `wts_lab/abi.py` (``PARAMETER_FIELDS``). ``head`` is the module on that device.
+
+    Where it has a candidate pool, ``pool`` gathers matrix, scales and map in each call, and they are None here.
+    """
 
     head: DraftHead
-    matrix: torch.Tensor
+    matrix: torch.Tensor | None
     row_scales: torch.Tensor | None
     token_table: torch.Tensor
     state_matrix: torch.Tensor | None
     projector: torch.Tensor | None
     draft_to_target: torch.Tensor | None
+    pool: CandidatePool | None = None
 
 
 def prepare_weights(head: DraftHead, precision: str, device: torch.device, draft_to_target: torch.Tensor | None = None) -> Weights:
@@ -35,16 +40,22 @@ def prepare_weights(head: DraftHead, precision: str, device: torch.device, draft
             raise ValueError(f"{name} has entries that are not finite; a walk over them has no meaning")
     if next(head.parameters()).device != device:
         head = copy.deepcopy(head).to(device)  # a module moves in place, and this one is the caller's
-    projection = head.projection.detach()[: head.shape.vocab_size]
-    scales = None
-    if precision == "int8x2":
-        codes, row_scales = quantize.quantize_rows(projection)
-        matrix, scales = packing.pack_matrix_int8(codes), packing.pack_scales(row_scales)
-    else:
-        matrix = packing.pack_matrix_bf16(projection.to(torch.bfloat16))
     state_matrix, projector = (*state_matrices(head), None, None)[:2]
     to_target = None if draft_to_target is None else _checked_map(draft_to_target, head.shape).to(device)
+    if head.candidate_pool is not None:
+        pool = CandidatePool(head, precision, to_target)
+        return Weights(head, None, None, _table(head, precision), state_matrix, projector, None, pool)
+    matrix, scales = _matrix(head, precision)
     return Weights(head, matrix, scales, _table(head, precision), state_matrix, projector, to_target)
+
+
+def _matrix(head: DraftHead, precision: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The packed projection, and its row scales in ``int8x2``."""
+    projection = head.projection.detach()[: head.shape.vocab_size]
+    if precision == "int8x2":
+        codes, row_scales = quantize.quantize_rows(projection)
+        return packing.pack_matrix_int8(codes), packing.pack_scales(row_scales)
+    return packing.pack_matrix_bf16(projection.to(torch.bfloat16)), None
 
 
 def _table(head: DraftHead, precision: str) -> torch.Tensor:
