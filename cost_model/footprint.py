@@ -6,12 +6,11 @@ what it calls fitting, ptxas compiles for sm_90 without a spill (tests/wts_lab/t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cost_model import terms
-from cost_model.head_state import RECURRENT_KINDS, state_bytes
+from cost_model.head_state import state_bytes
 from cost_model.workload import MAX_BATCH, require_whole
 
 if TYPE_CHECKING:
@@ -29,8 +28,11 @@ KERNEL_ROWS = (1, 2, 4, 8, 16, 32)
 QUAD = 4
 """Batch rows of one tensor product: each takes a pair of its 8 columns."""
 
-AHEAD_ROWS = 2
+AHEAD_ROWS = 4
 """Batch rows up to which noise is drawn a step ahead, into shared memory."""
+
+LOGITS_AHEAD = {1: 4, 2: 4, 4: 2, 8: 2, 16: 4, 32: 4}
+"""Batch rows -> base logits that a warp holds ahead of their use, each of its slots and one quad."""
 
 
 def kernel_rows(batch: int) -> int:
@@ -61,18 +63,13 @@ class Kernel:
 
     @property
     def quads(self) -> int:
-        """Times that each tile is multiplied in a step."""
+        """Times that each tile is multiplied in a step, each with up to four batch rows."""
         return -(-self.rows // QUAD)
 
     @property
     def packed(self) -> int:
         """Slots that share the four column pairs of an accumulator: 4 for one batch row, 2 for two, else 1."""
         return max(1, QUAD // self.rows)
-
-    @property
-    def readings(self) -> int:
-        """Times that the resident tiles are read in a step: one reading serves two quads."""
-        return -(-self.quads // 2)
 
     def wide(self, placement: Placement) -> bool:
         """Whether its words have 64 bits."""
@@ -91,16 +88,17 @@ def needs_wide_words(placement: Placement, *, rounding: str = "once", sampling: 
 
 
 def shared_bytes(placement: Placement, rank: int, precision: str, kernel: Kernel = GREEDY_ROW) -> int:
-    """Shared memory of a block: resident and staged tiles; row scales (int8x2), rounded up to 128; a latent a batch row; keys, tokens,
-    halt flag and temperatures, rounded up to 16 each; noise a step ahead; what a recurrent head keeps."""
+    """Shared memory of a block: resident and staged tiles; row scales (int8x2); base logits ahead; a latent a batch row; keys, tokens,
+    halt flag and temperatures; noise a step ahead; what a recurrent head keeps. Parts start at multiples of 16 or 128 bytes."""
     tiles = (placement.shared_tiles + placement.staging_tiles) * terms.tile_bytes(rank, precision)
-    before = tiles + (_scale_bytes(placement, kernel) if precision == "int8x2" else 0)
+    scales = _scale_bytes(placement, kernel) if precision == "int8x2" else 0
+    logits = LOGITS_AHEAD[kernel.rows] * placement.warps * joint_slots(placement, kernel) * min(kernel.rows, QUAD) * terms.TILE_ROWS * terms.BYTES_OF_BF16
     latents = kernel.rows * (_up(2 * rank + LATENT_HEADER_BYTES, 128) + 64)
     keys = _up(8 * kernel.rows * (placement.warps if kernel.wide(placement) else 1), 16)
     flags = _up(4 * kernel.rows + 4 + (4 * kernel.rows if kernel.sampling else 0), 16)
     noise = 4 * kernel.rows * placement.tiles * terms.TILE_ROWS if kernel.sampling and kernel.rows <= AHEAD_ROWS else 0
     state = state_bytes(kernel.head, kernel.rows, rank, kernel.gru, kernel.state_rows, kernel.projector_rows)
-    return _up(before, 128) + latents + keys + flags + noise + state
+    return _up(_up(tiles + scales, 128) + logits, 128) + latents + keys + flags + noise + state
 
 
 def _scale_bytes(placement: Placement, kernel: Kernel) -> int:
@@ -117,11 +115,14 @@ def _up(bytes_: int, multiple: int) -> int:
 # --- registers ------------------------------------------------------------------------------------------------------------
 
 
+def joint_slots(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int:
+    """Slots of a warp that are multiplied side by side: with several quads, streamed ones are multiplied on their own."""
+    return placement.slots - (placement.streamed_tiles // placement.warps if kernel.quads > 1 else 0)
+
+
 def accumulator_groups(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int:
-    """Accumulators of a thread for one quad: slots share one where they can, but three keep the tensor cores busy. With several quads
-    streamed slots are multiplied on their own."""
-    streamed_slots = placement.streamed_tiles // placement.warps
-    joint = placement.slots - (streamed_slots if kernel.quads > 1 else 0)
+    """Accumulators of a thread: slots share one where they can, but three keep the tensor cores busy."""
+    joint = joint_slots(placement, kernel)
     return max(-(-joint // kernel.packed), min(joint, 3))
 
 
@@ -129,28 +130,24 @@ def accumulator_groups(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int
 class KernelLimits:
     """The compiler's behaviour on the walk kernel, as few numbers: registers of a thread beside tiles, sums and base logits.
 
-    Fitted to ptxas of CUDA 13.0 for sm_90: about 70 shapes, each with the most register tiles that do not spill.
+    Fitted to ptxas of CUDA 13.0 for sm_90: some 50 shapes, each with the most register tiles that do not spill. Heads make no difference.
 
     Attributes:
         overhead_registers: addresses, loop state, fragments in flight, running best.
-        packing_registers: masks of the columns, where slots share an accumulator (1 and 2 batch rows).
-        loop_registers: the loop over quads, where there are several.
         led_row_registers: of each further batch row that a warp exchanges words of.
         stream_registers: the staging ring.
-        state_registers: a recurrent head.
-        wide_registers: 64-bit words, for each accumulator.
-        noise_registers: noise drawn where it is used.
+        wide_registers: of 64-bit words, for each accumulator.
+        noise_registers: noise that is drawn where it is used.
+        noise_quad_registers: the same for each further quad, where a streamed tile is multiplied with up to four.
         max_registers: the instruction set's limit for a thread.
     """
 
-    overhead_registers: int = 66
-    packing_registers: int = 4
-    loop_registers: int = 12
-    led_row_registers: int = 12
-    stream_registers: int = 18
-    state_registers: int = 4
-    wide_registers: float = 1.2
-    noise_registers: int = 31
+    overhead_registers: int = 64
+    led_row_registers: int = 6
+    stream_registers: int = 20
+    wide_registers: int = 1
+    noise_registers: int = 36
+    noise_quad_registers: int = 20
     max_registers: int = 255
 
 
@@ -190,18 +187,14 @@ def register_cap(warps: int, register_file_bytes: int = 65536 * REGISTER_BYTES, 
 def registers_claim(placement: Placement, rank: int, precision: str, kernel: Kernel = GREEDY_ROW, limits: KernelLimits = LIMITS) -> RegisterClaim:
     """Estimate registers a thread and whether ptxas will spill.
 
-    wanted = register slots × fragment + 5 × accumulators (four sums and a pair of base logits each, of the two quads of one
-    reading) + what `KernelLimits` adds for the kernel.
+    wanted = register slots × fragment + 4 × accumulators + what `KernelLimits` adds for the kernel.
     """
-    accumulators = accumulator_groups(placement, kernel) * min(kernel.quads, 2)
-    led_rows = -(-kernel.rows // placement.warps)
-    wanted = placement.register_slots * fragment_registers(rank, precision) + 5 * accumulators
-    wanted += limits.overhead_registers + (led_rows - 1) * limits.led_row_registers
-    wanted += limits.packing_registers if kernel.packed > 1 else 0
-    wanted += limits.loop_registers if kernel.quads > 1 else 0
-    wanted += limits.stream_registers if placement.streamed_tiles else 0
-    wanted += limits.state_registers if kernel.head in RECURRENT_KINDS else 0
-    wanted += math.ceil(accumulators * limits.wide_registers) if kernel.wide(placement) else 0
-    wanted += limits.noise_registers if kernel.sampling and kernel.rows > AHEAD_ROWS else 0
+    accumulators, streams = accumulator_groups(placement, kernel), placement.streamed_tiles > 0
+    wanted = placement.register_slots * fragment_registers(rank, precision) + 4 * accumulators
+    wanted += limits.overhead_registers + (-(-kernel.rows // placement.warps) - 1) * limits.led_row_registers
+    wanted += limits.stream_registers if streams else 0
+    wanted += accumulators * limits.wide_registers if kernel.wide(placement) else 0
+    if kernel.sampling and kernel.rows > AHEAD_ROWS:
+        wanted += limits.noise_registers + (min(kernel.quads, 4) - 1) * limits.noise_quad_registers * streams
     cap = register_cap(placement.warps, limits=limits)
     return RegisterClaim(min(wanted, cap), wanted, wanted > cap)

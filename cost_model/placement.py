@@ -25,7 +25,7 @@ from cost_model.head import Head
 from cost_model.head_state import gru_elements, state_bytes, state_placement  # noqa: F401  (likewise)
 from cost_model.parameters import ByIdentity
 from cost_model.units import us_from_cycles
-from cost_model.workload import ROUNDINGS, require_whole, require_word
+from cost_model.workload import ROUNDINGS, Workload, require_whole, require_word
 
 DEFAULT_WARPS = 8
 MAX_WARPS = 32
@@ -121,6 +121,11 @@ def kernel_beside(placement: Placement, gpu: Gpu, head: Head, precision: str, *,
     bare = _bare_kernel(head, rows, rounding, sampling)
     room = _shared_limit(gpu) - shared_bytes(placement, head.rank, precision, bare)
     return _keeping(bare, state_placement(head, gpu.sm_count if grid_blocks is None else grid_blocks, room))
+
+
+def built_for(workload: Workload) -> dict:
+    """What the kernel that walks a workload is built for, as the planner's arguments: rows, rounding, sampling."""
+    return {"rows": kernel_rows(workload.batch), "rounding": workload.rounding, "sampling": workload.temperature > 0}
 
 
 def _bare_kernel(head: Head, rows: int, rounding: str, sampling: bool) -> Kernel:
@@ -288,13 +293,13 @@ def _stream_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
 
 
 def _shared_excess_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
-    """Shared-memory reads of a step that the products do not hide: resident tiles once for two quads, streamed ones once for four.
+    """Shared-memory reads of a step that the products do not hide: resident tiles once a quad, streamed ones once for four quads.
 
     Of a GPU whose tensor rate is not known (one that is in no catalogue, say) half of the tiles are taken to hide, at a clock of 1 GHz
     where that is not known either: that orders placements, and says nothing about time.
     """
     kernel, size = request.kernel, terms.tile_bytes(request.rank, request.precision)
-    read = (placement.shared_tiles * kernel.readings + placement.streamed_tiles * -(-kernel.readings // 2)) * size
+    read = (placement.shared_tiles * kernel.quads + placement.streamed_tiles * -(-kernel.quads // 4)) * size
     rate = "int8_dense_ops_per_s" if request.precision == "int8x2" else "bf16_dense_flops_per_s"
     clock_mhz = _clock_mhz(gpu)
     if not (gpu.has(rate) and gpu.has("boost_clock_mhz")):
@@ -319,10 +324,11 @@ def require_grid(gpu: Gpu, grid_blocks: int) -> None:
 
 
 def _shared_slots(gpu: Gpu, request: _Request) -> int:
-    """Slots a warp, resident or staging, that shared memory holds beside what is fixed; -1 where that alone does not fit."""
-    fixed = shared_bytes(Placement(request.warps, request.slots * request.warps, 0, 0, 0), request.rank, request.precision, request.kernel)
-    room = _shared_limit(gpu) - fixed
-    return room // (request.warps * terms.tile_bytes(request.rank, request.precision)) if room >= 0 else -1
+    """Slots a warp, resident or staging, that shared memory can hold at most, beside what is fixed; -1 where that alone does not fit."""
+    slot_bytes = request.warps * terms.tile_bytes(request.rank, request.precision)
+    bare = Placement(request.warps, 0, 0, request.slots * request.warps, request.warps)
+    room = _shared_limit(gpu) - (shared_bytes(bare, request.rank, request.precision, request.kernel) - slot_bytes)
+    return room // slot_bytes if room >= 0 else -1
 
 
 def _shortage(gpu: Gpu, head: Head, request: _Request, blocks: int) -> str:

@@ -17,7 +17,7 @@ from cost_model.fused import fused_case, fused_floor, fused_parameters, fused_te
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import Parameter, Parameters, resolve
-from cost_model.placement import PlanError, Placement, capacity_problem, kernel_beside, kernel_rows, plan, require_grid, slots_needed
+from cost_model.placement import PlanError, Placement, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed
 from cost_model.stepwise import PRECISION, Parts, byte_rate, stepwise_case, stepwise_parameters, stepwise_terms
 from cost_model.workload import ENGINE, MODES, OURS, Workload, require_word
 
@@ -145,7 +145,7 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
     blocks = gpu.sm_count if grid_blocks is None else grid_blocks
     require_grid(gpu, blocks)
     if placement is None:
-        placement = plan(gpu, head, workload.precision, mode, grid_blocks=blocks, **_built_for(workload))
+        placement = plan(gpu, head, workload.precision, mode, grid_blocks=blocks, **built_for(workload))
     else:
         _check_placement(gpu, head, workload, mode, placement, blocks, ran)
     case = fused_case(gpu, head, workload, placement, blocks)
@@ -203,15 +203,10 @@ def _check_placement(gpu: Gpu, head: Head, workload: Workload, mode: str, placem
         raise PlanError("a resident walk keeps at least one slot; use mode streaming for none")
     if ran:
         return
-    kernel = kernel_beside(placement, gpu, head, workload.precision, grid_blocks=blocks, **_built_for(workload))
+    kernel = kernel_beside(placement, gpu, head, workload.precision, grid_blocks=blocks, **built_for(workload))
     problem = capacity_problem(placement, gpu, head.rank, workload.precision, kernel)
     if problem:
         raise PlanError(problem)
-
-
-def _built_for(workload: Workload) -> dict:
-    """What the kernel that walks a workload is built for, as the planner's arguments."""
-    return {"rows": kernel_rows(workload.batch), "rounding": workload.rounding, "sampling": workload.temperature > 0}
 
 
 def _notes(gpu: Gpu, parameters: Parameters, used: Mapping[str, Parameter], fitted_on: str | None = None) -> tuple[str, ...]:

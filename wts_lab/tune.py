@@ -160,7 +160,7 @@ def run_tune(
     rounds.take_in(placements)
     rounds.screen("placements", [trial.name for trial in placements])
     others = [
-        Trial(request.case(trial.case.placement, exchange), predicted_step_us=trial.predicted_step_us)
+        Trial(request.case(trial.case.placement, exchange), predicted_step_us=trial.predicted_step_us, kernel=trial.kernel)
         for trial in rounds.best() for exchange in dict.fromkeys(request.exchanges) if exchange != DEFAULT_EXCHANGE
     ]  # fmt: skip
     if others:

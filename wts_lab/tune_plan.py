@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cost_model import placement as planner
 from cost_model.errors import BadInput
 from cost_model.fit import MIN_STEPS, StepFit
-from cost_model.placement import Placement
+from cost_model.placement import GREEDY_ROW, Kernel, Placement, built_for
 from cost_model.terms import tiles_of
 from cost_model.workload import DEFAULT_EXCHANGE, OURS, Workload, require_whole, require_word
 from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS, WalkCase, check_points, exchange_replicas
@@ -75,6 +75,11 @@ class TuneRequest:
         for name in self.exchanges:
             exchange_replicas(name)
 
+    @property
+    def workload(self) -> Workload:
+        """What is asked of the walk, at the longest length that is measured."""
+        return Workload(self.batch, max(self.steps), self.temperature, self.precision, self.rounding, self.l2_state)
+
     def case(self, placement: Placement, exchange: str) -> WalkCase:
         """The walk with a placement and an exchange; its variant tells them, so that series are told apart by it alone."""
         tiers = (placement.register_tiles, placement.shared_tiles, placement.streamed_tiles, placement.staging_tiles)
@@ -93,6 +98,7 @@ class Trial:
         case: placement and exchange, as a walk to measure.
         planned: whether it is the planner's choice with the default exchange.
         predicted_step_us: of the cost model; None where it cannot say.
+        kernel: what the planner counts beside the placement.
         registers_per_thread, spill_bytes: the compiler's; None before it is built.
         screened, fit: step cost with few samples, and of the final round.
         record: stem of the walk record with its last samples.
@@ -102,6 +108,7 @@ class Trial:
     case: WalkCase
     planned: bool = False
     predicted_step_us: float | None = None
+    kernel: Kernel = GREEDY_ROW
     registers_per_thread: int | None = None
     spill_bytes: int | None = None
     screened: StepFit | None = None
@@ -125,13 +132,13 @@ class Trial:
     def row(self, planned: StepFit | None) -> dict[str, Any]:
         """Everything as plain values, None where it is not known: what every table and JSON shows."""
         place, head = self.case.placement, self.case.head
-        claim = planner.registers_claim(place, head.rank, self.case.precision)
+        claim = planner.registers_claim(place, head.rank, self.case.precision, self.kernel)
         fit = self.fit if self.fit is not None and self.fit.usable else None
         times = ("step_us", "step_us_low", "step_us_high", "repeatability_us", "entry_us")
         return {
             "planned": self.planned, **asdict(place), "exchange": self.case.exchange, "residency": place.residency,
             "predicted_registers_per_thread": claim.registers_per_thread,
-            "shared_bytes": planner.shared_bytes(place, head.rank, self.case.precision),
+            "shared_bytes": planner.shared_bytes(place, head.rank, self.case.precision, self.kernel),
             "registers_per_thread": self.registers_per_thread, "spill_bytes": self.spill_bytes,
             "predicted_step_us": self.predicted_step_us, "screened_step_us": self.screened.step_us if self.screened else None,
             **{name: getattr(fit, name, None) for name in times}, "call_steps": max(fit.steps) if fit else None,
@@ -150,11 +157,15 @@ def candidates(gpu: Gpu, request: TuneRequest) -> tuple[Trial, ...]:
     """
     head, precision, mode = request.head, request.precision, request.mode
     blocks = min(gpu.sm_count, tiles_of(head.vocab_size))
-    chosen = planner.plan(gpu, head, precision, mode, grid_blocks=blocks)
-    orders = [planner.enumerate_placements(gpu, head, precision, mode, grid_blocks=blocks, warps=warps) for warps in dict.fromkeys(request.warps)]
+    wanted = {"grid_blocks": blocks, **built_for(request.workload)}
+    chosen = planner.plan(gpu, head, precision, mode, **wanted)
+    orders = [planner.enumerate_placements(gpu, head, precision, mode, warps=warps, **wanted) for warps in dict.fromkeys(request.warps)]
     ranked = [placement for rank in zip_longest(*orders) for placement in rank if placement not in (None, chosen)]
     first, *others = (
-        Trial(request.case(placement, DEFAULT_EXCHANGE), placement == chosen, _predicted_step_us(gpu, request, placement, blocks))
+        Trial(
+            request.case(placement, DEFAULT_EXCHANGE), placement == chosen, _predicted_step_us(gpu, request, placement, blocks),
+            planner.kernel_beside(placement, gpu, head, precision, **wanted),
+        )
         for placement in (chosen, *ranked)
     )
     others.sort(key=lambda trial: math.inf if trial.predicted_step_us is None else trial.predicted_step_us)
@@ -166,8 +177,7 @@ def _predicted_step_us(gpu: Gpu, request: TuneRequest, placement: Placement, blo
     from cost_model.predict import predict
 
     try:
-        workload = Workload(request.batch, max(request.steps), request.temperature, request.precision, request.rounding, request.l2_state)
-        return predict(gpu, request.head, workload, request.mode, placement=placement, grid_blocks=blocks).step_us
+        return predict(gpu, request.head, request.workload, request.mode, placement=placement, grid_blocks=blocks).step_us
     except BadInput:
         return None
 

@@ -58,7 +58,7 @@ def test_only_one_of_the_overlapping_terms_is_exposed(mode):
 
 def test_a_partly_resident_step_is_its_resident_part_and_its_stream():
     head, gpu = Head.markov(248_320, 256), resolve(STUDY)
-    step = predict(STUDY, head, Workload(), "resident", placement=Placement(8, 40, 40, 40, 8)).terms["step"]
+    step = predict(STUDY, head, Workload(), "resident", placement=Placement(8, 40, 40, 40, 8), ran=True).terms["step"]
     streamed = (15_520 - 132 * 80) * 4096
     rate = gpu.curve.at(streamed + 16 * 496_640) * 0.85
     assert step["stream"].exposed_us == pytest.approx((streamed + 496_640) / rate * 1e6 + 5 * 0.146), "each tile waits out its latency"
