@@ -9,21 +9,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cost_model.placement import NARROW_ROWS
 from cost_model.units import BYTES_PER_GIB, BYTES_PER_KIB, BYTES_PER_MIB
-from wts_lab.bench_plan import exchange_name
-from wts_lab.probe_library import ProbeError
+from cost_model.workload import DEFAULT_EXCHANGE, EXCHANGES, MAX_BATCH
+from wts_lab.probe_library import EXCHANGE_WARPS, ProbeError
 
-WALK_REPLICAS = 1
-"""Replicas of the walk's own exchange, as `walk.EXCHANGE_REPLICAS`, which this module cannot import without torch."""
-
-REPLICAS = (1, 2, 4, 8, 16, 33)
-BATCH_ROWS = (2, 4, 8, 16, 32)
-POLL_KINDS = {"warp16": 0, "warp8": 1, "threads": 2}
+BATCH_ROWS = (1, 2, 4, 8, 16, 32)
 READ_KINDS = {"loads": 0, "cp_async": 1}
 POLL_LIMIT = 1 << 20
-EPOCHS = 1 << 12
+EPOCHS = 1 << 32
 LINE_BYTES = 128
 WARP = 32
+GOLDEN = 0x9E3779B97F4A7C15
+DRAW_PLACES = 256  # of one batch row and epoch, as `csrc/probes/offers.cuh` numbers its draws
 
 MMA_OPERATIONS = {"mma_s8": 2 * 16 * 8 * 32, "mma_bf16": 2 * 16 * 8 * 16}
 """Operations of one instruction: m16n8k32 in int8, m16n8k16 in bf16, two a multiply-add."""
@@ -80,28 +78,36 @@ def all_jobs(library: Any, device: Any, sizes: ProbeSizes) -> list[Job]:
 # --- exchange --------------------------------------------------------------------------------------------------------
 
 
-def expected_agreement(blocks: int, rows: int, rounds: int) -> list[int]:
-    """What every block must have agreed on, a row, after ``rounds``: the host's own form of ``exchange_offer``."""
+def expected_agreement(blocks: int, rows: int, rounds: int, wide: bool = False) -> list[int]:
+    """The winner that every block must have agreed on, a batch row, after ``rounds``: the host's own form of the kernel's draws."""
     import numpy
 
-    block = numpy.arange(1, blocks + 1, dtype=numpy.uint64)[:, None] * numpy.uint64(0x9E3779B97F4A7C15)
-    row = numpy.arange(1, rows + 1, dtype=numpy.uint64)[None, :] * numpy.uint64(0xD1B54A32D192ED03)
-    agreed = numpy.zeros((1, rows), dtype=numpy.uint64)
-    with numpy.errstate(over="ignore"):
-        for _ in range(rounds):
-            offers = (agreed + block + row) * numpy.uint64(0xBF58476D1CE4E5B9) & numpy.uint64(~0xFFF & (1 << 64) - 1)
-            agreed = offers.max(axis=0, keepdims=True)
-    return [int(word) for word in agreed[0]]
+    word = numpy.uint64
+    block, row = numpy.arange(blocks, dtype=word)[:, None], numpy.arange(rows, dtype=word)[None, :]
+    winner = numpy.zeros((1, rows), dtype=word)
+    for number in range(rounds):
+        offers = _draws((word(number * MAX_BATCH) + row) * word(DRAW_PLACES) + block) ^ (winner * GOLDEN)
+        values = offers >> word(32 if wide else 48)
+        places = block * word(NARROW_ROWS) + offers % word(NARROW_ROWS)
+        winner = numpy.where(values == values.max(axis=0), places, ~word(0)).min(axis=0, keepdims=True)
+    return [int(one) for one in winner[0]]
+
+
+def _draws(positions: Any) -> Any:
+    """SplitMix64 of seed 0 at positions, uint64 (`csrc/probes/offers.cuh`)."""
+    z = (positions + 1) * GOLDEN
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return z ^ (z >> 31)
 
 
 class ExchangeState:
-    """Buffers of one exchange and the epoch that its next launch begins with."""
+    """Words of one exchange, what was agreed, and the epoch that its next launch begins with."""
 
-    def __init__(self, device: Any, slots_bytes: int, blocks: int, rows: int) -> None:
-        if slots_bytes == 0:
-            raise ProbeError(f"no exchange of {blocks} blocks and {rows} rows: the library does not serve these sizes")
-        self.slots, self.agreed, self.status = device.zeros(slots_bytes), device.zeros(8 * blocks * rows), device.zeros(4)
-        self.blocks, self.rows = blocks, rows
+    def __init__(self, device: Any, blocks: int, rows: int, wide: bool, exchange: str) -> None:
+        self.workspace = device.workspace(rows, wide, blocks, exchange)
+        self.agreed, self.status = device.zeros(4 * blocks * rows), device.zeros(4)
+        self.blocks, self.rows, self.wide = blocks, rows, wide
         self.epoch, self.last_rounds = 1, 0
 
     def advance(self, rounds: int) -> int:
@@ -115,66 +121,42 @@ class ExchangeState:
         status = int.from_bytes(bytes(self.status.cpu().tolist()), "little")
         if status:
             raise ProbeError(f"an exchange stalled in round {status - 1}")
-        words = self.agreed.cpu().numpy().view("uint64").reshape(self.blocks, self.rows)
-        expected = expected_agreement(self.blocks, self.rows, self.last_rounds)
-        if not all((words[:, row] == word).all() for row, word in enumerate(expected)):
+        winners = self.agreed.cpu().numpy().view("int32").reshape(self.blocks, self.rows)
+        if not (winners == expected_agreement(self.blocks, self.rows, self.last_rounds, self.wide)).all():
             raise ProbeError("blocks did not agree on the largest word; the exchange is wrong and its time means nothing")
 
 
 def _exchange_jobs(library: Any, device: Any, sizes: ProbeSizes) -> Iterator[Job]:
-    """The walk's own scheme over replicas and grids, other ways to poll, and several rows (a batch)."""
+    """The walk's own exchange: every batch and place of the words on the whole grid, in 64-bit words, and on parts of the grid."""
     grid = device.sm_count
-    for replicas in REPLICAS:
-        yield _walk_exchange_job(library, device, sizes, f"walk-r{replicas}", grid, replicas)
+    for rows in BATCH_ROWS:
+        for exchange in EXCHANGES:
+            yield _exchange_job(library, device, sizes, grid, rows, exchange=exchange)
+        yield _exchange_job(library, device, sizes, grid, rows, wide=True)
     for blocks in sizes.exchange_grids:
         if blocks < grid:
-            yield _walk_exchange_job(library, device, sizes, f"walk-r{WALK_REPLICAS}-blocks{blocks}", blocks, WALK_REPLICAS)
-    for replicas in REPLICAS:
-        yield _poll_job(library, device, sizes, "warp16", replicas, True)
-        yield _poll_job(library, device, sizes, "threads", replicas, False)
-    for kind, repoll in (("warp16", False), ("warp8", False), ("warp8", True)):
-        for replicas in (1, 8):
-            yield _poll_job(library, device, sizes, kind, replicas, repoll)
-    for rows in BATCH_ROWS:
-        yield _poll_job(library, device, sizes, "warp16", 1, True, rows)
+            yield _exchange_job(library, device, sizes, blocks, 1)
 
 
-def _walk_exchange_job(library: Any, device: Any, sizes: ProbeSizes, variant: str, blocks: int, replicas: int) -> Job:
-    """The walk's own exchange code."""
+def _exchange_job(
+    library: Any, device: Any, sizes: ProbeSizes, blocks: int, rows: int, wide: bool = False, exchange: str = DEFAULT_EXCHANGE
+) -> Job:
+    """One exchange; its variant is ``walk-r`` and the batch rows, and what is not as in a greedy walk of the whole grid."""
 
     def prepare() -> tuple[Timed, Callable[[], None]]:
-        state = ExchangeState(device, library.ask("walk_exchange_slots_bytes", blocks, replicas), blocks, 1)
+        state = ExchangeState(device, blocks, rows, wide, exchange)
+        pointers = (state.workspace.slots.data_ptr(), state.workspace.places.data_ptr(), state.agreed.data_ptr(), state.status.data_ptr())
 
         def timed(rounds: int) -> Callable[[], None]:
             return lambda: library.launch(
-                "walk_exchange", state.slots.data_ptr(), state.agreed.data_ptr(), state.status.data_ptr(), blocks, replicas,
-                rounds, state.advance(rounds), POLL_LIMIT, device.stream(),
+                "walk_exchange", *pointers, blocks, rows, int(wide), rounds, state.advance(rounds), POLL_LIMIT, device.stream()
             )
 
         return timed, state.verify
 
-    facts = {"grid_blocks": blocks, "warps": 1, "batch": 1, "exchange": exchange_name(replicas)}
-    return Job("exchange", variant, sizes.exchange_rounds, prepare, facts=facts)
-
-
-def _poll_job(library: Any, device: Any, sizes: ProbeSizes, kind: str, replicas: int, repoll: bool, rows: int = 1) -> Job:
-    """Another way to poll, or several rows."""
-    blocks = device.sm_count
-
-    def prepare() -> tuple[Timed, Callable[[], None]]:
-        state = ExchangeState(device, library.ask("exchange_slots_bytes", blocks, replicas, rows), blocks, rows)
-
-        def timed(rounds: int) -> Callable[[], None]:
-            return lambda: library.launch(
-                "exchange", state.slots.data_ptr(), state.agreed.data_ptr(), state.status.data_ptr(), blocks, replicas, rows,
-                rounds, state.advance(rounds), POLL_LIMIT, POLL_KINDS[kind], int(repoll), device.stream(),
-            )
-
-        return timed, state.verify
-
-    words = [kind, f"r{replicas}"] + ["repoll"] * repoll + [f"rows{rows}"] * (rows > 1)
-    warps = -(-blocks // WARP) if kind == "threads" else min(rows, 8)
-    facts = {"grid_blocks": blocks, "warps": warps, "batch": rows, "exchange": exchange_name(replicas)}
+    words = [f"walk-r{rows}"] + ["wide"] * wide + [exchange] * (exchange != DEFAULT_EXCHANGE)
+    words += [f"blocks{blocks}"] * (blocks < device.sm_count)
+    facts = {"grid_blocks": blocks, "warps": min(rows, EXCHANGE_WARPS), "batch": rows, "exchange": exchange}
     return Job("exchange", "-".join(words), sizes.exchange_rounds, prepare, facts=facts)
 
 

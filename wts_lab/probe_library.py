@@ -10,15 +10,16 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from wts_lab.abi import WalkSpec
+
+EXCHANGE_WARPS = 8
+"""Warps of that walk, which share the batch rows."""
+
 _POINTER, _INT, _SIZE, _WORD = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint32
 
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    # slots, agreed, status, blocks, replicas, rows, rounds, first_epoch, poll_limit, poll_kind, repoll_missing_only, stream
-    "exchange": (_INT, (_POINTER, _POINTER, _POINTER, _INT, _INT, _INT, _INT, _WORD, _WORD, _INT, _INT, _POINTER)),
-    "exchange_slots_bytes": (_SIZE, (_INT, _INT, _INT)),
-    # slots, agreed, status, blocks, replicas, rounds, first_epoch, max_polls, stream
-    "walk_exchange": (_INT, (_POINTER, _POINTER, _POINTER, _INT, _INT, _INT, _WORD, _WORD, _POINTER)),
-    "walk_exchange_slots_bytes": (_SIZE, (_INT, _INT)),
+    # slots, places, agreed, status, blocks, rows, wide, rounds, first_epoch, max_polls, stream
+    "walk_exchange": (_INT, (_POINTER, _POINTER, _POINTER, _POINTER, _INT, _INT, _INT, _INT, _WORD, _WORD, _POINTER)),
     # ring, cursor, hops, stream
     "chase": (_INT, (_POINTER, _POINTER, _INT, _POINTER)),
     # data, bytes, passes, kind, blocks, threads, sink, stream
@@ -34,7 +35,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 """Result and argument types of every exported function, without the prefix ``wts_probe_``."""
 
-QUERIES = frozenset({"exchange_slots_bytes", "walk_exchange_slots_bytes", "products_accumulators", "error_string"})
+QUERIES = frozenset({"products_accumulators", "error_string"})
 """Functions that answer something; all others launch a kernel and return an error code."""
 
 
@@ -107,11 +108,22 @@ class ProbeDevice:
         """See :func:`random_ring`."""
         return random_ring(lines, self._device)
 
+    def workspace(self, rows: int, wide: bool, blocks: int, exchange: str) -> Any:
+        """Words of a grid, zeroed: :class:`wts_lab.workspace.Workspace`."""
+        from wts_lab.workspace import Workspace
+
+        return Workspace.make(exchange_spec(rows, wide), blocks, exchange, self._device, self.arch)
+
     def capture(self, launch: Callable[[], None]) -> Callable[[], None]:
         """A CUDA graph of what ``launch`` enqueues; returns its replay."""
         from wts_lab.bench_gpu import capture_graph
 
         return capture_graph(launch)
+
+
+def exchange_spec(rows: int, wide: bool) -> WalkSpec:
+    """The walk whose words `csrc/probes/offers.cuh` exchanges: nothing of it but rows and words matters."""
+    return WalkSpec(EXCHANGE_WARPS, 1, 0, 0, 0, rows, rank=32, precision="int8x2", wide=wide)
 
 
 def random_ring(lines: int, device: Any) -> Any:

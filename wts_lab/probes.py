@@ -5,7 +5,7 @@ Most units are slopes: the same kernel with two repeat counts, difference over d
 
 | probe              | unit                                              | work                    | variants                          |
 |--------------------|---------------------------------------------------|-------------------------|-----------------------------------|
-| exchange           | all blocks agree on the largest word, once        | -                       | walk-r1 is the walk's own code    |
+| exchange           | all blocks agree on the largest words, once       | -                       | walk-r<batch rows>, words, places |
 | l2_latency         | one dependent load from a ring that L2 holds      | -                       | ring size                         |
 | hbm_latency        | one dependent load from a ring far beyond L2      | -                       | ring size                         |
 | shared_read        | one pass over a block's shared memory             | bytes, a multiprocessor | threads a block                   |
@@ -14,6 +14,8 @@ Most units are slopes: the same kernel with two repeat counts, difference over d
 | cooperative_launch | the same, launched cooperatively on the full grid | -                       | shared memory                     |
 | graph_node         | one more empty kernel in a graph                  | -                       | grid                              |
 | mma_s8, mma_bf16   | one product of every accumulator of every warp    | operations, a multiproc.| warps a block                     |
+
+Every exchange is the walk's own code; walk-r1 is that of a greedy walk of one batch row over the whole grid.
 
 ``PRIMARY`` (kept in `cost_model.calibrate`) names the variant of each probe that a calibration reads. A probe that fails is reported and left out; the
 others are measured all the same.

@@ -25,23 +25,6 @@ inline cudaError_t allow_shared_bytes(Kernel kernel, int shared_bytes) {
                               cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
 }
 
-// Largest 64-bit word held by any lane of a full warp, returned to all of them.
-__device__ __forceinline__ uint64_t warp_max_u64(uint64_t word) {
-  const uint32_t high = static_cast<uint32_t>(word >> 32);
-  const uint32_t low = static_cast<uint32_t>(word);
-  const uint32_t best_high = __reduce_max_sync(kFullWarp, high);
-  const uint32_t best_low = __reduce_max_sync(kFullWarp, high == best_high ? low : 0u);
-  return (static_cast<uint64_t>(best_high) << 32) | best_low;
-}
-
-// The payload that a block offers in a round of an exchange: a fixed mixture of the block, the row and what was agreed
-// before, its low 12 bits free for the epoch. wts_lab/probes.py computes the same and compares what was agreed.
-__device__ __forceinline__ uint64_t exchange_offer(uint64_t agreed, int block, int row) {
-  const uint64_t mixed = agreed + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(block + 1) +
-                         0xd1b54a32d192ed03ull * static_cast<uint64_t>(row + 1);
-  return (mixed * 0xbf58476d1ce4e5b9ull) & ~0xfffull;
-}
-
 // Keeps `value` alive without a store that would be timed: writes only on a pattern the probes never produce by design.
 __device__ __forceinline__ void keep(uint32_t value, uint32_t* sink) {
   if (value == 0x9e3779b9u) *sink = value;

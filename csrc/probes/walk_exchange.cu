@@ -1,59 +1,70 @@
-// Probe: the walk's own exchange (csrc/walk/exchange.cuh), alone: one warp a block, one word a block, round after round.
+// Probe: the walk's own exchange (csrc/walk/exchange.cuh), alone: the leaders of a walk, one word a block and batch row, round after
+// round.
 //
-// Each round's word depends on the round before, so rounds cannot overlap. Buffers: slots as exchange.cuh lays them out,
-// zeroed once; agreed uint64[blocks], the last maximum without its epoch bits; status uint32[1], 0 or 1 + the round that
-// stalled. The grid is launched cooperatively.
-#include "../walk/exchange.cuh"
+// Each round's words depend on the winner of the round before, so rounds cannot overlap; their draws are made while the words travel.
+// Buffers: slots and places as wts_lab/workspace.py makes them; agreed int32 [blocks, rows], the last winners; status uint32[1], 0 or
+// 1 + the round that stalled. The grid is launched cooperatively.
+#include "offers.cuh"
 #include "probe.cuh"
 
 namespace {
 
-template <int Replicas>
-__global__ void __launch_bounds__(wts_probe::kWarpLanes, 1)
-    walk_exchange_kernel(uint64_t* slots, uint64_t* agreed, uint32_t* status, int rounds, uint32_t first_epoch,
-                         uint32_t max_polls) {
-  const int lane = threadIdx.x;
-  uint64_t best = 0;
-  for (int step = 0; step < rounds; ++step) {
-    const uint32_t epoch = (first_epoch + step) & wts::kEpochMask;
-    const uint64_t word = wts_probe::exchange_offer(best, blockIdx.x, 0) | epoch;
-    wts::exchange_publish<Replicas>(slots, word, lane);
-    const wts::ExchangeResult result = wts::exchange_wait<Replicas>(slots, epoch, gridDim.x, lane, max_polls);
-    if (__any_sync(wts_probe::kFullWarp, result.pending != 0)) {
-      if (lane == 0) atomicMax(status, static_cast<uint32_t>(step) + 1u);
+constexpr int kBlockTiles = wts::kNarrowRows / wts::kTileRows;  // as many rows as a narrow word can tell apart
+
+template <class C>
+__global__ void __launch_bounds__(wts_offers::threads_of<C>(), 1)
+    walk_exchange_kernel(const __grid_constant__ wts::WalkParams p, int32_t* agreed, uint32_t* status, int rounds, uint32_t first_epoch) {
+  constexpr int N = C::led_rows;
+  const int leader = threadIdx.x / 32, lane = threadIdx.x % 32, first_row = blockIdx.x * wts::kNarrowRows;
+  wts::Exchange<C> exchange(p, lane);
+  int row[N], winner[N];
+  uint64_t drawn[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    row[n] = leader + n * C::leaders;
+    winner[n] = 0;
+    drawn[n] = wts_offers::draw(0, wts_offers::position(0, row[n], blockIdx.x));
+  }
+  for (int round = 0; round < rounds; ++round) {
+    const uint32_t epoch = first_epoch + round;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const uint64_t offer = drawn[n] ^ (wts_offers::kGolden * static_cast<uint32_t>(winner[n]));
+      const int local = static_cast<int>(offer & (wts::kNarrowRows - 1));
+      exchange.publish(wts_offers::word_of<C>(static_cast<uint32_t>(offer >> 32), first_row, local, epoch), epoch, row[n]);
+      drawn[n] = wts_offers::draw(0, wts_offers::position(round + 1, row[n], blockIdx.x));
+    }
+    const uint32_t missed = exchange.wait(epoch, row, p.vocab_tiles, p.max_polls, winner);
+    if (__any_sync(~0u, missed != 0)) {
+      if (lane == 0) atomicMax(status, static_cast<uint32_t>(round) + 1u);
       return;
     }
-    best = result.word & ~static_cast<uint64_t>(wts::kEpochMask);
   }
-  if (lane == 0) agreed[blockIdx.x] = best;
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+    if (lane == 0) agreed[blockIdx.x * C::rows + row[n]] = winner[n];
 }
 
-const void* kernel_of(int replicas) {
-  switch (replicas) {
-    case 1: return reinterpret_cast<const void*>(&walk_exchange_kernel<1>);
-    case 2: return reinterpret_cast<const void*>(&walk_exchange_kernel<2>);
-    case 4: return reinterpret_cast<const void*>(&walk_exchange_kernel<4>);
-    case 8: return reinterpret_cast<const void*>(&walk_exchange_kernel<8>);
-    case 16: return reinterpret_cast<const void*>(&walk_exchange_kernel<16>);
-    case 33: return reinterpret_cast<const void*>(&walk_exchange_kernel<33>);
-    default: return nullptr;
-  }
+template <class C>
+int launch(wts::WalkParams params, int32_t* agreed, uint32_t* status, int blocks, int rounds, uint32_t first_epoch, cudaStream_t stream) {
+  void* arguments[] = {&params, &agreed, &status, &rounds, &first_epoch};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(&walk_exchange_kernel<C>), dim3(blocks),
+                                     dim3(wts_offers::threads_of<C>()), arguments, 0, stream);
 }
 
 }  // namespace
 
-// Bytes that `slots` must have, zeroed once before the first launch; 0 where the arguments are out of range.
-WTS_PROBE_API size_t wts_probe_walk_exchange_slots_bytes(int blocks, int replicas) {
-  if (blocks < 1 || blocks > static_cast<int>(wts::kSlotCapacity) || kernel_of(replicas) == nullptr) return 0;
-  return 2 * sizeof(uint64_t) * replicas * wts::kSlotCapacity;
-}
-
-// first_epoch continues where the last launch on the same slots ended (modulo 4,096), and is 1 after zeroing them.
-WTS_PROBE_API int wts_probe_walk_exchange(uint64_t* slots, uint64_t* agreed, uint32_t* status, int blocks,
-                                          int replicas, int rounds, uint32_t first_epoch, uint32_t max_polls,
-                                          cudaStream_t stream) {
-  if (wts_probe_walk_exchange_slots_bytes(blocks, replicas) == 0) return cudaErrorInvalidValue;
-  void* arguments[] = {&slots, &agreed, &status, &rounds, &first_epoch, &max_polls};
-  return cudaLaunchCooperativeKernel(kernel_of(replicas), dim3(blocks), dim3(wts_probe::kWarpLanes), arguments, 0,
-                                     stream);
+// first_epoch continues where the last launch on the same slots ended, and is 1 after zeroing them.
+WTS_PROBE_API int wts_probe_walk_exchange(char* slots, const int32_t* places, int32_t* agreed, uint32_t* status, int blocks, int rows,
+                                          int wide, int rounds, uint32_t first_epoch, uint32_t max_polls, cudaStream_t stream) {
+  if (blocks < 1 || blocks > wts::kMaxBlocks) return cudaErrorInvalidValue;
+  wts::WalkParams params = {};
+  params.slots = slots;
+  params.slot_places = places;
+  params.expected_blocks = blocks;
+  params.vocab_tiles = blocks * kBlockTiles;
+  params.max_polls = max_polls;
+  const auto run = [&](auto config) { return launch<decltype(config)>(params, agreed, status, blocks, rounds, first_epoch, stream); };
+  const int refused = cudaErrorInvalidValue;
+  return wide ? wts_offers::for_rows<true>(rows, refused, run) : wts_offers::for_rows<false>(rows, refused, run);
 }

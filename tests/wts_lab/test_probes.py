@@ -12,35 +12,40 @@ from functools import cache
 import pytest
 
 from cost_model.measurement import write_walk
-from wts_lab import probe_jobs
+from cost_model.workload import EXCHANGES
 from wts_lab.probe_jobs import ProbeSizes, all_jobs, expected_agreement, size_name
-from wts_lab.probe_library import QUERIES, SIGNATURES, ProbeError, random_ring
+from wts_lab.probe_library import QUERIES, SIGNATURES, ProbeError, exchange_spec, random_ring
 from wts_lab.probes import PRIMARY, run_probes, slope_samples
 
 torch = pytest.importorskip("torch", reason="probe buffers are torch tensors")
 
+from wts_lab.workspace import Workspace  # noqa: E402
+
 BLOCKS = 12
 MASK = (1 << 64) - 1
-ONE_US = {"exchange": 0.9, "walk_exchange": 0.75, "chase": 0.15, "read": 5.0, "shared_read": 1.0, "products": 0.054}
+ONE_US = {"walk_exchange": 0.75, "chase": 0.15, "read": 5.0, "shared_read": 1.0, "products": 0.054}
 FIXED_US = 6.0
 SMALL = ProbeSizes(
     footprints_bytes=(4096, 8192), hbm_footprint_bytes=1 << 16, l2_rings_bytes=(4096,), hbm_ring_bytes=1 << 14, exchange_grids=(4, 8),
     exchange_rounds=(3, 23), hops=(5, 45), passes=(2, 6), shared_passes=(2, 10), product_repeats=(10, 110), graph_nodes=(1, 9),
 )  # fmt: skip
-COUNT_AT = {"exchange": 6, "walk_exchange": 5, "chase": 2, "read": 2, "shared_read": 1, "products": 1}
+COUNT_AT = {"walk_exchange": 7, "chase": 2, "read": 2, "shared_read": 1, "products": 1}
 
 
 @cache
-def agreed_word(blocks: int, row: int, rounds: int) -> int:
-    """The exchange of probe.cuh in plain Python integers, written apart from the code under test."""
-    agreed = 0
-    for _ in range(rounds):
+def agreed_row(blocks: int, row: int, rounds: int, wide: bool) -> int:
+    """The exchange of walk_exchange.cu in plain Python integers, written apart from the code under test."""
+    winner = 0
+    for round_ in range(rounds):
         offers = []
         for block in range(blocks):
-            mixed = agreed + 0x9E3779B97F4A7C15 * (block + 1) + 0xD1B54A32D192ED03 * (row + 1)
-            offers.append((mixed & MASK) * 0xBF58476D1CE4E5B9 & MASK & ~0xFFF)
-        agreed = max(offers)
-    return agreed
+            z = 0x9E3779B97F4A7C15 * (256 * (32 * round_ + row) + block + 1) & MASK
+            z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+            z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+            z ^= z >> 31 ^ 0x9E3779B97F4A7C15 * winner & MASK
+            offers.append((z >> 32 if wide else z >> 48, -(2048 * block + z % 2048)))
+        winner = -max(offers)[1]
+    return winner
 
 
 class SimulatedLibrary:
@@ -62,19 +67,17 @@ class SimulatedLibrary:
             raise ProbeError(f"launching {name} failed with CUDA error 1: simulated")
         units = arguments[COUNT_AT[name]] if name in COUNT_AT else 0
         self.queue.enqueue(6.0, FIXED_US + units * ONE_US.get(name, 0.0))
-        if name in ("exchange", "walk_exchange"):
-            self._exchange(name, arguments)
+        if name == "walk_exchange":
+            self._exchange(*arguments[2:9])
 
-    def _exchange(self, name, arguments):
-        _, agreed, status, blocks = arguments[:4]
-        rows, rounds, epoch = (arguments[5], arguments[6], arguments[7]) if name == "exchange" else (1, arguments[5], arguments[6])
+    def _exchange(self, agreed, status, blocks, rows, wide, rounds, epoch):
         self.epochs.append((epoch, rounds))
         if self.stall:
             ctypes.memmove(status, (3).to_bytes(4, "little"), 4)
-        words = [agreed_word(blocks, row, rounds) for row in range(rows)]
+        winners = [agreed_row(blocks, row, rounds, bool(wide)) for row in range(rows)]
         if self.lie:
-            words[0] ^= 1 << 40
-        ctypes.memmove(agreed, b"".join(word.to_bytes(8, "little") for word in words) * blocks, 8 * rows * blocks)
+            winners[0] ^= 1
+        ctypes.memmove(agreed, b"".join(winner.to_bytes(4, "little") for winner in winners) * blocks, 4 * rows * blocks)
 
 
 class SimulatedDevice:
@@ -95,6 +98,9 @@ class SimulatedDevice:
 
     def ring(self, lines):
         return random_ring(lines, "cpu")
+
+    def workspace(self, rows, wide, blocks, exchange):
+        return Workspace.make(exchange_spec(rows, wide), blocks, "spread-lines", torch.device("cpu"), "no architecture")
 
     def capture(self, launch):
         return launch
@@ -154,22 +160,32 @@ def test_rows_fit_the_record_format(simulated, tmp_path):
     assert all(row["tokens_match"] is None and row["mode"] is None for row in rows)
 
 
-def test_epochs_go_on_from_launch_to_launch_and_wrap_at_twelve_bits(simulated):
-    _, _, library = probe(simulated, repeats=200, only=("exchange",))
-    expected, since, longest = None, 0, 0
+def test_every_batch_width_and_place_of_the_words_is_measured():
+    full = all_jobs(SimulatedLibrary(None), SimulatedDevice(None), ProbeSizes(exchange_grids=(4, 8)))
+    exchanges = {job.variant: job.facts for job in full if job.probe == "exchange"}
+    batches = (1, 2, 4, 8, 16, 32)
+    places = {f"walk-r{rows}{'' if name == 'near-lines' else f'-{name}'}": (rows, name) for rows in batches for name in EXCHANGES}
+    assert {name: (exchanges[name]["batch"], exchanges[name]["exchange"]) for name in places} == places
+    assert set(exchanges) == set(places) | {f"walk-r{rows}-wide" for rows in batches} | {"walk-r1-blocks4", "walk-r1-blocks8"}
+    assert exchanges[PRIMARY["exchange"]] == {"grid_blocks": BLOCKS, "warps": 1, "batch": 1, "exchange": "near-lines"}
+    assert exchanges["walk-r32"]["warps"] == 8
+
+
+def test_epochs_go_on_from_launch_to_launch(simulated):
+    _, _, library = probe(simulated, only=("exchange",))
+    expected, fresh = None, 0
     for epoch, rounds in library.epochs:
         if epoch != expected:
-            assert epoch == 1, "only fresh, zeroed slots begin at 1"
-            since = 0
-        since += rounds
-        longest = max(longest, since)
-        expected = (epoch + rounds) % 4096
-    assert longest > 4096, "the test must see a wrap"
+            assert epoch == 1, "only fresh, zeroed words begin at 1"
+            fresh += 1
+        expected = epoch + rounds
+    assert fresh == 6 * 4 + 2
 
 
 @pytest.mark.parametrize(("blocks", "rows", "rounds"), [(1, 1, 1), (12, 3, 7), (132, 1, 50), (5, 32, 4)])
-def test_the_expected_agreement_is_that_of_plain_integers(blocks, rows, rounds):
-    assert expected_agreement(blocks, rows, rounds) == [agreed_word(blocks, row, rounds) for row in range(rows)]
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_expected_agreement_is_that_of_plain_integers(blocks, rows, rounds, wide):
+    assert expected_agreement(blocks, rows, rounds, wide) == [agreed_row(blocks, row, rounds, wide) for row in range(rows)]
 
 
 def test_an_exchange_that_agrees_on_something_else_is_not_reported_as_a_time(simulated):
@@ -223,11 +239,6 @@ def test_a_ring_is_one_cycle_over_all_lines():
 
 def test_sizes_are_named_exactly():
     assert [size_name(n) for n in (1 << 30, 3 << 20, 5 << 10, 100)] == ["1GiB", "3MiB", "5KiB", "100B"]
-
-
-def test_the_probes_measure_the_exchange_that_the_walk_uses():
-    walk = pytest.importorskip("wts_lab.walk", reason="the walk needs torch")
-    assert probe_jobs.WALK_REPLICAS == walk.EXCHANGE_REPLICAS
 
 
 # --- the CUDA side --------------------------------------------------------------------------------------------------------
