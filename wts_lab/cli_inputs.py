@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas
 
 DEFAULT_RANK = 256
+STANDARD_STEPS = "1,2,4,7,11,15,16"
+STUDIED_VOCABULARY = 151_936
 MAX_STEPS = 4096
 """Longest walk asked for. Draft blocks have at most a few dozen tokens; a longer walk is a slip of the keyboard."""
 
@@ -68,6 +70,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 VocabsOption = Annotated[list[str] | None, typer.Option("--vocab", help="Draft vocabularies, separated by commas.")]
 HeadsOption = Annotated[list[str] | None, typer.Option("--head", help="Released heads, separated by commas.")]
 StepsListOption = Annotated[str, typer.Option("--steps", help="Walk lengths to time, separated by commas.")]
+L2StatesOption = Annotated[str, typer.Option("--l2-state", help=f"Any of {_words(L2_STATES)}, separated by commas.")]
+ProcessesOption = Annotated[int, typer.Option("--processes", help="Processes with fresh allocations, one after the other.")]
+RepeatsOption = Annotated[int, typer.Option("--repeats", help="Timed calls of each point in each process.")]
 RecordsArgument = Annotated[
     list[Path], typer.Argument(help="Record files (.parquet), or folders of them.", show_default=False, parser=path_from, metavar="RECORDS...")
 ]
@@ -147,6 +152,14 @@ def whole_from(flag: str, word: str) -> int:
         return int(word)
     except ValueError:
         raise BadInput(f"{flag} has {word!r}; it must be a whole number") from None
+
+
+def number_from(flag: str, word: str) -> float:
+    """Read one number."""
+    try:
+        return float(word)
+    except ValueError:
+        raise BadInput(f"{flag} has {word!r}; it must be a number") from None
 
 
 def read_records(paths: list[Path]) -> pandas.DataFrame:

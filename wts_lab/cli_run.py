@@ -1,8 +1,7 @@
-"""Commands that may use the GPU in this machine: study, measure, calibrate and doctor. Long work shows a progress bar."""
+"""Commands that may use the GPU in this machine: study, calibrate and doctor. Long work shows a progress bar."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +10,11 @@ import typer
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu, recognise_gpu
 from cost_model.paths import data_root
-from cost_model.workload import L2_STATES, MODES, PRECISIONS, require_word
+from cost_model.workload import L2_STATES
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
-    GpuHereOption, HeadsOption, JsonOption, PlacementOption, RankOption, StepsListOption, VocabsOption, heads_from, path_from, path_option,
-    placement_from, read_records, wholes_from, words_from,
+    STANDARD_STEPS, GpuHereOption, HeadsOption, JsonOption, L2StatesOption, ProcessesOption, RankOption, RepeatsOption, StepsListOption,
+    VocabsOption, heads_from, path_from, path_option, read_records, wholes_from, words_from,
 )
 from wts_lab.cli_output import EXIT_FAILED, print_json, say, user_errors
 
@@ -23,16 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
     from cost_model.gpu import Gpu
-    from cost_model.head import Head
     from cost_model.residuals import ModeErrors
-    from wts_lab.bench_plan import WalkCase
-
-STANDARD_STEPS = "1,2,4,7,11,15,16"
-STUDIED_VOCABULARY = 151_936
-
-ProcessesOption = Annotated[int, typer.Option("--processes", help="Processes with fresh allocations, one after the other.")]
-RepeatsOption = Annotated[int, typer.Option("--repeats", help="Timed calls of each point in each process.")]
-L2StatesOption = Annotated[str, typer.Option("--l2-state", help=f"Any of {', '.join(L2_STATES)}, separated by commas.")]
 
 
 def study(
@@ -66,56 +56,6 @@ def study(
             print_json(cli_views.study_facts(result, written))
         else:
             cli_views.show_study(result, written)
-
-
-def measure(
-    head: HeadsOption = None,
-    vocab: VocabsOption = None,
-    rank: RankOption = None,
-    mode: Annotated[str, typer.Option("--mode", help=f"Any of {', '.join(MODES)}, separated by commas.")] = ",".join(MODES),
-    precision: Annotated[str, typer.Option("--precision", help=f"Any of {', '.join(PRECISIONS)}, separated by commas.")] = ",".join(PRECISIONS),
-    placement: PlacementOption = None,
-    steps: StepsListOption = STANDARD_STEPS,
-    l2_state: L2StatesOption = "warm",
-    processes: ProcessesOption = 3,
-    repeats: RepeatsOption = 100,
-    out: Annotated[Path, path_option("--out", "Folder of records; the record lies in <out>/<gpu>/.")] = Path("runs"),
-    case: Annotated[str, typer.Option("--case", help="Last part of the record's name.")] = "measure",
-    gpu: GpuHereOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Time walks on the GPU in this machine into one record. The tokens are checked first: a wrong kernel is not timed."""
-    from wts_lab.bench import measure as measure_walks
-    from wts_lab.environment import require_device
-
-    with user_errors(out=out):
-        heads = heads_from(head, vocab, rank, (STUDIED_VOCABULARY,))
-        cases = _cases(heads, words_from([mode]), words_from([precision]), placement)
-        gpu_id = load_gpu(gpu).id if gpu is not None else None
-        require_device()
-        path = measure_walks(
-            cases, steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])), processes=processes, repeats=repeats,
-            out=out, case_name=case, gpu=gpu_id, progress=True,
-        )
-        if as_json:
-            print_json({"record": str(path), "cases": [each.label for each in cases]})
-        else:
-            say(f"wrote {path}; `wts-lab fit {path}` fits it")
-
-
-def _cases(heads: tuple[Head, ...], modes: list[str], precisions: list[str], placement: str | None) -> tuple[WalkCase, ...]:
-    """Return the cases of the heads in the modes and precisions asked for; a placement goes to the fused ones."""
-    from wts_lab.bench_plan import comparison_cases
-
-    for word in modes:
-        require_word("--mode", word, MODES)
-    for word in precisions:
-        require_word("--precision", word, PRECISIONS)
-    asked = placement_from(placement)
-    cases = [case for head in heads for case in comparison_cases(head) if case.mode in modes and case.precision in precisions]
-    if not cases:
-        raise BadInput(f"no walk runs {' or '.join(modes)} in {' or '.join(precisions)}; resident is int8x2, stepwise is bf16, streaming is either")
-    return tuple(case if asked is None or case.mode == "stepwise" else replace(case, placement=asked) for case in cases)
 
 
 def calibrate(
