@@ -167,19 +167,6 @@ class WalkCase:
         })
 
 
-def exchange_name(replicas: int) -> str:
-    """How records name an exchange over a slots array with that many copies."""
-    return f"slots-x{replicas}"
-
-
-def exchange_replicas(name: str) -> int:
-    """Copies of the slots array that an exchange of that name writes; BadInput for another name."""
-    prefix, _, count = name.partition("-x")
-    if prefix != "slots" or not count.isdecimal() or int(count) < 1:
-        raise BadInput(f"exchange is {name!r}; write slots-x<replicas>, such as slots-x8")
-    return int(count)
-
-
 def resident_case(head: Head, placement: Placement | None = None, **fields: Any) -> WalkCase:
     """The resident walk, in int8x2 unless ``fields`` (any of WalkCase) say otherwise."""
     return _fused_case("resident", head, placement=placement, **fields)

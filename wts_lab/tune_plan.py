@@ -15,8 +15,8 @@ from cost_model.errors import BadInput
 from cost_model.fit import MIN_STEPS, StepFit
 from cost_model.placement import GREEDY_ROW, Kernel, Placement, built_for
 from cost_model.terms import tiles_of
-from cost_model.workload import DEFAULT_EXCHANGE, OURS, Workload, require_whole, require_word
-from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS, WalkCase, check_points, exchange_replicas
+from cost_model.workload import DEFAULT_EXCHANGE, EXCHANGES, OURS, Workload, require_whole, require_word
+from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS, WalkCase, check_points
 
 if TYPE_CHECKING:
     from cost_model.gpu import Gpu
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FUSED_MODES = ("resident", "streaming")
 DEFAULT_WARPS = (4, 8, 12, 16)
-DEFAULT_EXCHANGES = ("slots-x1", "slots-x2", "slots-x4")
+DEFAULT_EXCHANGES = EXCHANGES
 DEFAULT_STEPS = (1, 7, 16)
 DEFAULT_LIMIT = 24
 
@@ -73,7 +73,7 @@ class TuneRequest:
         for count in self.warps:
             require_whole("warps", count, 1, planner.MAX_WARPS)
         for name in self.exchanges:
-            exchange_replicas(name)
+            require_word("exchange", name, EXCHANGES)
 
     @property
     def workload(self) -> Workload:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole
 from cost_model.placement import Placement
-from wts_lab.bench_plan import exchange_replicas
+from cost_model.workload import EXCHANGES, require_word
 
 if TYPE_CHECKING:
     from cost_model.head import Head
@@ -121,11 +121,11 @@ class Tuned:
         wrong += [name for name, value in numbers.items() if not isinstance(value, float)]
         if wrong:
             raise BadInput(f"{' and '.join(wrong)} must be texts ({', '.join(texts)}) or times ({', '.join(numbers)})")
-        exchange_replicas(self.exchange)
+        require_word("exchange", self.exchange, EXCHANGES)
 
     def walk_options(self) -> dict[str, Any]:
         """Arguments of :class:`wts_lab.walk.Walk` that build this answer."""
-        return {"placement": self.placement, "replicas": exchange_replicas(self.exchange)}
+        return {"placement": self.placement, "exchange": self.exchange}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON, with the form's name first."""

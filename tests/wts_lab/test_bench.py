@@ -21,7 +21,7 @@ from cost_model.placement import Placement
 from wts_lab import bench_run, environment
 from wts_lab.bench import PointSamples, WalkCase, WrongKernel, comparison_cases, measure, measure_probes, stream_points
 from wts_lab.bench_plan import (
-    RunPlan, burst_sizes, engine_case, exchange_name, exchange_replicas, group_cases, order_bursts, resident_case, stepwise_case, streaming_case,
+    RunPlan, burst_sizes, engine_case, group_cases, order_bursts, resident_case, stepwise_case, streaming_case,
 )
 from wts_lab.bench_run import MeasurementInterrupted, WorkerFailed, run_subprocess, work
 from wts_lab.nvml import ClockReading
@@ -86,11 +86,6 @@ def test_cases_survive_the_way_to_json_and_back():
     )  # fmt: skip
     for case in cases:
         assert WalkCase.from_dict(json.loads(json.dumps(case.as_dict()))) == case
-
-
-@given(st.integers(1, 64))
-def test_names_of_exchanges_are_read_back(replicas):
-    assert exchange_replicas(exchange_name(replicas)) == replicas
 
 
 def test_cases_of_one_head_form_a_group_in_the_order_given():

@@ -52,13 +52,13 @@ def test_a_dry_run_shows_the_same_as_a_table():
     lines = [line.split() for line in shown.stdout.splitlines()]
     assert ["8", "40", "32", "0", "0"] in [line[:5] for line in lines]
     assert sum(line[:1] in (["4"], ["8"], ["12"], ["16"]) for line in lines) == 5
-    assert "slots-x1, slots-x2, slots-x4" in shown.stdout
+    assert "near-lines, spread-lines, dense-lines" in shown.stdout
 
 
 def test_a_dry_run_takes_warps_and_the_exchanges_given():
-    answer = json.loads(run(*SHAPE, "--gpu", "h200-sxm", "--dry-run", "--warps", "4,12", "--exchange", "slots-x8", "--json").stdout)
+    answer = json.loads(run(*SHAPE, "--gpu", "h200-sxm", "--dry-run", "--warps", "4,12", "--exchange", "dense-lines", "--json").stdout)
     assert {row["warps"] for row in answer["candidates"][1:]} == {4, 12}
-    assert answer["exchanges"] == ["slots-x8"]
+    assert answer["exchanges"] == ["dense-lines"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_dry_run_takes_warps_and_the_exchanges_given():
         (("--steps", "1,16"), "a step cost needs at least 3"),
         (("--warps", "eight"), "--warps has 'eight'"),
         (("--warps", "40", "--gpu", "h200-sxm", "--dry-run"), "warps is 40"),
-        (("--exchange", "ring"), "write slots-x<replicas>"),
+        (("--exchange", "ring"), "choose one of near-lines, spread-lines, dense-lines"),
         (("--limit", "0"), "limit is 0"),
         (("--gpu", "h300", "--dry-run"), "h300"),
         (("--head", "dspark-qwen3-4b"), "--head dspark-qwen3-4b fixes the sizes"),
@@ -112,7 +112,7 @@ def device(simulated, monkeypatch, tmp_path):
     return told
 
 
-QUICK = ("--limit", "4", "--exchange", "slots-x1", "--processes", "2", "--repeats", "5")
+QUICK = ("--limit", "4", "--exchange", "near-lines", "--processes", "2", "--repeats", "5")
 
 
 def test_the_winner_is_shown_recorded_and_kept(device, tmp_path):

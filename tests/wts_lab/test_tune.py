@@ -30,7 +30,7 @@ pytest.importorskip("pyarrow", reason="rounds are Parquet records")
 H200 = load_gpu("h200-sxm")
 HEAD = Head.markov(151_936, 256)
 MACHINE = Machine(H200, "h200-sxm", "NVIDIA H200", 132, "sm_90", "c0ffee")
-REQUEST = TuneRequest(HEAD, warps=(8, 12), limit=8, exchanges=("slots-x1", "slots-x4"), processes=2, repeats=10)
+REQUEST = TuneRequest(HEAD, warps=(8, 12), limit=8, exchanges=("near-lines", "dense-lines"), processes=2, repeats=10)
 PLANNERS = candidates(H200, REQUEST)[0].name
 QUICK = 2.0
 
@@ -95,7 +95,7 @@ def test_a_walk_that_the_model_cannot_predict_is_tried_by_turns_of_the_warps(mon
 def test_a_row_tells_what_planner_and_model_expect():
     row = candidates(H200, REQUEST)[0].row(None)
     claim = planner.registers_claim(Placement(8, 40, 32, 0, 0), 256, "int8x2")
-    assert (row["warps"], row["register_tiles"], row["shared_tiles"], row["exchange"]) == (8, 40, 32, "slots-x1")
+    assert (row["warps"], row["register_tiles"], row["shared_tiles"], row["exchange"]) == (8, 40, 32, "near-lines")
     assert row["predicted_registers_per_thread"] == claim.registers_per_thread
     assert row["shared_bytes"] == planner.shared_bytes(Placement(8, 40, 32, 0, 0), 256, "int8x2")
     assert (row["registers_per_thread"], row["step_us"], row["call_us"], row["verdict"]) == (None, None, None, "")
@@ -108,7 +108,7 @@ def test_a_row_tells_what_planner_and_model_expect():
         ({"limit": 0}, "limit is 0"),
         ({"warps": ()}, "no number of warps"),
         ({"warps": (33,)}, "warps is 33"),
-        ({"exchanges": ("atomic",)}, "write slots-x<replicas>"),
+        ({"exchanges": ("atomic",)}, "choose one of near-lines, spread-lines, dense-lines"),
         ({"steps": (1, 16)}, "steps are 1, 16; a step cost needs at least 3"),
         ({"steps": (1, 1, 7)}, "must not repeat"),
         ({"l2_state": "hot"}, "warm, cold, serving"),
@@ -183,7 +183,7 @@ def test_the_planners_choice_stays_where_nothing_is_distinguishably_faster():
     result = result_of(fitted(2.5), fitted(2.45, spread_us=0.1), fitted(2.9))
     assert result.winner is result.planned
     tuned = result.tuned()
-    assert (tuned.placement, tuned.exchange) == (Placement(8, 40, 32, 0, 0), "slots-x1")
+    assert (tuned.placement, tuned.exchange) == (Placement(8, 40, 32, 0, 0), "near-lines")
     assert tuned.verdict == "no candidate is distinguishably faster than the planner's choice"
 
 
@@ -245,7 +245,7 @@ def test_three_rounds_find_the_fastest_and_record_every_sample(simulated, tmp_pa
     placements, exchanges, final = map(read_walk, result.records)
     assert set(placements["variant"]) == set(names)
     best = [names[5], PLANNERS]
-    assert set(exchanges["variant"]) == {PLANNERS} | {name.replace("slots-x1", "slots-x4") for name in best}
+    assert set(exchanges["variant"]) == {PLANNERS} | {name.replace("near-lines", "dense-lines") for name in best}
     assert {names[5], PLANNERS} <= set(final["variant"]) and len(set(final["variant"])) == 3  # a quarter of ten, the planner's choice among them
     assert (set(placements["process_index"]), set(final["process_index"])) == ({0}, {0, 1})
     assert [len(samples) for samples in placements["samples_us"]] == [2] * len(placements)
@@ -258,11 +258,11 @@ def test_three_rounds_find_the_fastest_and_record_every_sample(simulated, tmp_pa
 
 
 def test_an_exchange_wins_where_it_is_faster(simulated, tmp_path):
-    name = PLANNERS.replace("slots-x1", "slots-x4")
+    name = PLANNERS.replace("near-lines", "dense-lines")
     _, run = tuned_run(simulated, tmp_path, {name: (12.0, QUICK)})
     result = run()
     assert result.winner.name == name
-    assert result.tuned().walk_options() == {"placement": Placement(8, 40, 32, 0, 0), "replicas": 4}
+    assert result.tuned().walk_options() == {"placement": Placement(8, 40, 32, 0, 0), "exchange": "dense-lines"}
 
 
 def test_equal_costs_leave_the_planner_its_choice(simulated, tmp_path):

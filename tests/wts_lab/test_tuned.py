@@ -11,25 +11,26 @@ from hypothesis import strategies as st
 
 from cost_model.head import Head
 from cost_model.placement import Placement
+from cost_model.workload import EXCHANGES
 from wts_lab import tuned as tuned_files
 from wts_lab.tuned import Tuned, TunedError, TunedFor, TunedMismatch, load_tuned, read_tuned, tuned_folder, walk_sources_hash, write_tuned
 
 WANTED = TunedFor.of("NVIDIA H200", 132, "c0ffee", Head.markov(151_936, 256), mode="resident", precision="int8x2")
-TUNED = Tuned(WANTED, Placement(8, 40, 32, 0, 0), "slots-x2", "faster than the planner's choice", 2.25, 2.5, "warm", "2026-11-30-tune-final-0")
+TUNED = Tuned(WANTED, Placement(8, 40, 32, 0, 0), "spread-lines", "faster than the planner's choice", 2.25, 2.5, "warm", "2026-11-30-tune-final-0")
 
 
 @given(
-    st.integers(1, 32), st.integers(0, 6), st.integers(0, 6), st.integers(0, 6), st.integers(1, 64),
+    st.integers(1, 32), st.integers(0, 6), st.integers(0, 6), st.integers(0, 6), st.sampled_from(EXCHANGES),
     st.floats(0.1, 1e4, allow_nan=False), st.integers(1, 32), st.booleans(),
 )  # fmt: skip
-def test_what_is_written_is_read_back(tmp_path_factory, warps, registers, shared, streamed, replicas, step_us, batch, sampling):
+def test_what_is_written_is_read_back(tmp_path_factory, warps, registers, shared, streamed, exchange, step_us, batch, sampling):
     staging = min(1, streamed)
     placement = Placement(warps, *(count * warps for count in (registers, shared + (registers + shared + streamed == 0), streamed, staging)))
     valid_for = replace(WANTED, batch=batch, sampling=sampling)
-    written = replace(TUNED, valid_for=valid_for, placement=placement, exchange=f"slots-x{replicas}", step_us=step_us)
+    written = replace(TUNED, valid_for=valid_for, placement=placement, exchange=exchange, step_us=step_us)
     path = write_tuned(written, tmp_path_factory.mktemp("tuned") / "x.json")
     assert load_tuned(path, valid_for) == written
-    assert written.walk_options() == {"placement": placement, "replicas": replicas}
+    assert written.walk_options() == {"placement": placement, "exchange": exchange}
 
 
 OTHERS = {
@@ -93,7 +94,7 @@ def test_a_foreign_file_is_refused(tmp_path, text):
         ({"placement": {"warps": 8}}, "Placement lacks register_tiles"),
         ({"placement": None}, "Placement lacks"),
         ({"placement": asdict(replace(TUNED.placement, shared_tiles=24)) | {"shared_tiles": 31}}, "must be a multiple of warps"),
-        ({"exchange": "atomic"}, "write slots-x<replicas>"),
+        ({"exchange": "atomic"}, "choose one of near-lines, spread-lines, dense-lines"),
         ({"exchange": 3}, "exchange must be texts"),
         ({"step_us": "fast"}, "step_us must be texts"),
     ],
