@@ -144,7 +144,7 @@ class KernelLimits:
 
     overhead_registers: int = 64
     led_row_registers: int = 6
-    stream_registers: int = 20
+    stream_registers: int = 14
     wide_registers: int = 1
     noise_registers: int = 36
     noise_quad_registers: int = 20

@@ -184,10 +184,10 @@ def plan(gpu: Gpu, head: Head, precision: str, mode: str, *, grid_blocks: int | 
          rounding: str = "once", sampling: bool = False) -> Placement:
     """Return the placement with the lowest predicted step.
 
-    What costs is the time to stream, which a ring of one tile a warp cannot hide, and the time by which shared reads exceed the
-    tensor products: registers are filled only until shared memory hides behind the products (with a tenth to spare), which keeps
-    registers for the compiler. Ties go to the deeper staging ring, which holds more bytes in flight, up to STAGING_TARGET_BYTES.
-    A recurrent head's matrices come before tiles; where no tile would fit beside them, they give way.
+    Streaming costs most, so the placement that takes the least time to stream wins, where a shallow ring takes longer; then the balance
+    of tensor products against shared reads: registers are filled only until shared memory hides behind the products (with a tenth to
+    spare), which keeps registers for the compiler. Ties go to the deeper staging ring, which holds more bytes in flight, up to
+    STAGING_TARGET_BYTES. A recurrent head's matrices come before tiles; where none would fit beside them, they give way by quarters.
 
     Args:
         rows, rounding, sampling: what the kernel is built for; see `footprint.Kernel`.
@@ -213,7 +213,7 @@ def _best(key: ByIdentity, request: _Request) -> Placement | None:
 
 def _requests(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int, rows: int, rounding: str,
               sampling: bool) -> tuple[_Request, ...]:
-    """Validate, and return what to plan for: with the block's share of state matrices, then without them, where there are any."""
+    """Validate, and return what to plan for: with the block's share of state matrices, then three quarters of it, down to none."""
     require_word("precision", precision, tuple(terms.BYTES_OF_PRECISION))
     require_word("mode", mode, ("streaming", "resident"))
     require_whole("warps", warps, 1, MAX_WARPS)
@@ -222,7 +222,8 @@ def _requests(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int 
     blocks = gpu.sm_count if grid_blocks is None else grid_blocks
     require_grid(gpu, blocks)
     slots = slots_needed(head.padded_vocab_size, blocks, warps)
-    kernels = dict.fromkeys((_keeping(bare, state_placement(head, blocks)), bare))
+    share = state_placement(head, blocks)
+    kernels = dict.fromkeys(_keeping(bare, (share[0] * quarters // 4, share[1] * quarters // 4)) for quarters in range(4, -1, -1))
     return tuple(_Request(slots, head.rank, precision, mode, warps, kernel) for kernel in kernels)
 
 
@@ -276,7 +277,7 @@ def _cost(placement: Placement, gpu: Gpu, request: _Request) -> tuple:
     """Order of preference of placements; smaller is better. Needs only datasheet facts."""
     staged = min(placement.staging_tiles * terms.tile_bytes(request.rank, request.precision), STAGING_TARGET_BYTES)
     excess = _shared_excess_us(placement, gpu, request) if placement.shared_tiles else 0.0
-    return round(_stream_us(placement, gpu, request) + excess, 6), -staged, placement.register_tiles, placement.staging_tiles
+    return round(_stream_us(placement, gpu, request), 6), round(excess, 6), -staged, placement.register_tiles, placement.staging_tiles
 
 
 def _stream_us(placement: Placement, gpu: Gpu, request: _Request) -> float:

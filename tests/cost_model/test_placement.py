@@ -90,6 +90,108 @@ def slots(warps: int, *counts: int) -> Placement:
     return Placement(warps, *(count * warps for count in counts))
 
 
+PTXAS = [
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(), 225, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(), 255, 160),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(4), 241, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(4), 255, 304),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(8), 244, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(8), 255, 636),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(32), 255, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(32), 255, 1520),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(4, sampling=True), 243, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(4, sampling=True), 255, 436),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="domino"), 246, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="domino"), 255, 180),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2, head="domino"), 252, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2, head="domino"), 255, 204),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4, head="domino"), 255, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(4, head="domino"), 255, 288),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, head="domino"), 255, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="domino"), 255, 260),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="gated"), 241, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="gated"), 255, 44),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, head="gated"), 255, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="gated"), 255, 444),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(), 241, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(), 255, 80),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2), 247, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2), 255, 160),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(4, rounding="none"), 239, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4), 255, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4, rounding="none"), 255, 64),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(4), 255, 352),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(8, rounding="none"), 244, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8), 255, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, rounding="none"), 255, 120),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8), 255, 340),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(16), 245, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(16), 255, 24),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(32), 252, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(32), 255, 192),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(sampling=True), 248, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(sampling=True), 255, 84),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2, sampling=True), 249, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2, sampling=True), 255, 96),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(4, sampling=True), 238, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4, sampling=True), 255, 84),
+    (8, (3, 6, 0, 0), 256, "int8x2", Kernel(8, sampling=True), 242, 0),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(8, sampling=True), 255, 228),
+    (8, (2, 7, 0, 0), 256, "int8x2", Kernel(32, sampling=True), 255, 0),
+    (8, (3, 6, 0, 0), 256, "int8x2", Kernel(32, sampling=True), 255, 588),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="rnn"), 238, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="rnn"), 255, 52),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, head="rnn"), 255, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="rnn"), 255, 276),
+    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(head="domino"), 250, 0),
+    (8, (6, 3, 6, 2), 256, "int8x2", Kernel(head="domino"), 255, 220),
+    (8, (4, 5, 6, 2), 256, "int8x2", Kernel(4, head="domino"), 255, 0),
+    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(4, head="domino"), 255, 248),
+    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(), 251, 0),
+    (8, (6, 3, 6, 2), 256, "int8x2", Kernel(), 255, 328),
+    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(), 116, 0),
+    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(), 128, 68),
+    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(), 168, 0),
+    (12, (4, 2, 0, 0), 256, "int8x2", Kernel(), 168, 356),
+    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(4), 114, 0),
+    (12, (2, 4, 0, 0), 256, "int8x2", Kernel(4), 154, 0),
+    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(4), 128, 112),
+    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(4), 168, 52),
+    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(8), 116, 0),
+    (12, (2, 4, 0, 0), 256, "int8x2", Kernel(8), 163, 0),
+    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(8), 128, 60),
+    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(8), 168, 68),
+    (8, (11, 3, 0, 0), 128, "int8x2", Kernel(), 255, 0),
+    (8, (12, 2, 0, 0), 128, "int8x2", Kernel(), 255, 168),
+    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(4), 255, 0),
+    (8, (10, 4, 0, 0), 128, "int8x2", Kernel(4), 255, 176),
+    (8, (2, 3, 0, 0), 512, "int8x2", Kernel(8), 233, 0),
+    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(8), 255, 0),
+    (8, (10, 4, 0, 0), 128, "int8x2", Kernel(8), 255, 216),
+    (8, (8, 6, 0, 0), 128, "int8x2", Kernel(32), 255, 0),
+    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(32), 255, 352),
+    (8, (8, 6, 0, 0), 128, "int8x2", Kernel(4, sampling=True), 255, 0),
+    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(4, sampling=True), 255, 168),
+    (8, (5, 9, 0, 0), 128, "int8x2", Kernel(8, sampling=True), 250, 0),
+    (8, (6, 8, 0, 0), 128, "int8x2", Kernel(8, sampling=True), 255, 120),
+    (8, (5, 3, 6, 2), 128, "int8x2", Kernel(8, sampling=True), 242, 0),
+    (8, (6, 2, 6, 2), 128, "int8x2", Kernel(8, sampling=True), 255, 56),
+    (8, (4, 0, 6, 2), 128, "int8x2", Kernel(32, sampling=True), 255, 0),
+]
+"""Warps, slots a warp by tier, rank, precision, kernel -> registers a thread and bytes spilled, as ptxas of CUDA 13.0 reported for sm_90."""
+
+
+@pytest.mark.parametrize("warps, counts, rank, precision, kernel, registers, spill_bytes", PTXAS)
+def test_claims_against_what_ptxas_reported(warps, counts, rank, precision, kernel, registers, spill_bytes):
+    claim = registers_claim(slots(warps, *counts), rank, precision, kernel)
+    if spill_bytes:
+        assert claim.spills, "what is called fitting does not spill"
+    elif claim.spills:
+        assert registers >= register_cap(warps) - 1, "only what just fits is refused"
+    else:
+        assert registers <= register_cap(warps)
+
+
 def test_six_register_tiles_a_warp_are_claimed_to_spill():
     assert registers_claim(slots(8, 6, 3, 0, 0), 256, "int8x2").spills, "ptxas spills 84 bytes"
 
