@@ -70,8 +70,8 @@ def measure(
             placement_from(placement), exchange, sglang_root is not None,
         )
         heads = [as_kind(each, kind) for each in heads_from(head, vocab, rank, (STUDIED_VOCABULARY,))]
-        batches = [whole_from("--batch", word) for word in words_from([batch])]
-        temperatures = [number_from("--temperature", word) for word in words_from([temperature])]
+        batches = [whole_from("--batch", word) for word in words_from([batch]) or [""]]
+        temperatures = [number_from("--temperature", word) for word in words_from([temperature]) or [""]]
         cases = tuple(case for each in heads for rows in batches for degree in temperatures for case in asked.cases(each, rows, degree))
         gpu_id = load_gpu(gpu).id if gpu is not None else None
         require_device()
