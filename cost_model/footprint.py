@@ -137,6 +137,7 @@ class KernelLimits:
         led_row_registers: of each further batch row that a warp exchanges words of.
         stream_registers: the staging ring.
         wide_registers: of 64-bit words, for each accumulator.
+        quad_registers: running best and base logits of each quad, where streamed tiles are multiplied with all of them.
         noise_registers: noise that is drawn where it is used.
         noise_quad_registers: the same for each further quad, where a streamed tile is multiplied with up to four.
         max_registers: the instruction set's limit for a thread.
@@ -146,8 +147,9 @@ class KernelLimits:
     led_row_registers: int = 6
     stream_registers: int = 14
     wide_registers: int = 1
-    noise_registers: int = 36
-    noise_quad_registers: int = 20
+    quad_registers: int = 3
+    noise_registers: int = 44
+    noise_quad_registers: int = 24
     max_registers: int = 255
 
 
@@ -187,14 +189,17 @@ def register_cap(warps: int, register_file_bytes: int = 65536 * REGISTER_BYTES, 
 def registers_claim(placement: Placement, rank: int, precision: str, kernel: Kernel = GREEDY_ROW, limits: KernelLimits = LIMITS) -> RegisterClaim:
     """Estimate registers a thread and whether ptxas will spill.
 
-    wanted = register slots × fragment + 4 × accumulators + what `KernelLimits` adds for the kernel.
+    wanted = register slots × fragment + sums + what `KernelLimits` adds for the kernel, where sums are 4 of each accumulator or, with
+    several quads, 4 of each of up to four quads of a streamed tile.
     """
-    accumulators, streams = accumulator_groups(placement, kernel), placement.streamed_tiles > 0
-    wanted = placement.register_slots * fragment_registers(rank, precision) + 4 * accumulators
+    streams, together = placement.streamed_tiles > 0, min(kernel.quads, 4)
+    sums = accumulator_groups(placement, kernel) * (4 + (limits.wide_registers if kernel.wide(placement) else 0))
+    if streams and kernel.quads > 1:
+        sums = max(sums, 4 * together + limits.quad_registers * kernel.quads)
+    wanted = placement.register_slots * fragment_registers(rank, precision) + sums
     wanted += limits.overhead_registers + (-(-kernel.rows // placement.warps) - 1) * limits.led_row_registers
     wanted += limits.stream_registers if streams else 0
-    wanted += accumulators * limits.wide_registers if kernel.wide(placement) else 0
     if kernel.sampling and kernel.rows > AHEAD_ROWS:
-        wanted += limits.noise_registers + (min(kernel.quads, 4) - 1) * limits.noise_quad_registers * streams
+        wanted += limits.noise_registers + (together - 1) * limits.noise_quad_registers * streams
     cap = register_cap(placement.warps, limits=limits)
     return RegisterClaim(min(wanted, cap), wanted, wanted > cap)

@@ -187,7 +187,7 @@ def test_claims_against_what_ptxas_reported(warps, counts, rank, precision, kern
     if spill_bytes:
         assert claim.spills, "what is called fitting does not spill"
     elif claim.spills:
-        assert registers >= register_cap(warps) - 1, "only what just fits is refused"
+        assert registers >= register_cap(warps) - 16, "only what nearly fills the registers is refused"
     else:
         assert registers <= register_cap(warps)
 
