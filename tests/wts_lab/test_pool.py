@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,10 +12,15 @@ torch = pytest.importorskip("torch")
 
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.head import load_head  # noqa: E402
-from wts_lab import packing  # noqa: E402
+from wts_lab import abi, packing  # noqa: E402
+from wts_lab.head_terms import position_terms  # noqa: E402
 from wts_lab.heads import DominoHead  # noqa: E402
 from wts_lab.pool import CandidatePool  # noqa: E402
-from wts_lab.quantize import quantize_rows  # noqa: E402
+from wts_lab.quantize import quantize_latents, quantize_rows  # noqa: E402
+from wts_lab.recurrent_twin import HeadLatents, twin_head_walks  # noqa: E402
+from wts_lab.stepwise import candidate_ids  # noqa: E402
+from wts_lab.twin_torch import Int8x2Matrix, run_walks_torch  # noqa: E402
+from wts_lab.walk import Walk  # noqa: E402
 from wts_lab.walk_plan import plan_walk, walked_shape  # noqa: E402
 from wts_lab.weights import prepare_weights  # noqa: E402
 
@@ -140,3 +147,62 @@ def test_the_kernel_is_planned_for_the_candidates_and_one_batch_row():
     planned = plan_walk(gpu, head, mode="resident", max_batch=8)
     assert planned == plan_walk(gpu, shape, mode="resident") and planned.grid_blocks == 129 and planned.spec.rows == 1
     assert planned.placement.residency == 1.0
+
+
+def memory(address: int, count: int, kind, dtype: torch.dtype) -> torch.Tensor:
+    """A copy of what lies at an address."""
+    return torch.frombuffer((kind * count).from_address(address), dtype=dtype).clone()
+
+
+class TwinBinding:
+    """In place of the kernel: walks what a launch's parameters point to, as the twin walks any matrix."""
+
+    def __init__(self, head: DominoHead):
+        self.head, self.checked, self.launches = head, [], 0
+
+    def check(self, *given):
+        self.checked.append(given)
+
+    def launch(self, _launcher, _error, params, _grid, max_batch, _steps, _device, _stream, base, anchor, tokens, terms, *_rest):
+        params = abi.WalkParams.from_address(params)
+        packed = memory(params.matrix, params.vocab_tiles * RANK * 16, ctypes.c_uint8, torch.uint8).view(params.vocab_tiles, RANK // 32, 32, 16)
+        scales = memory(params.row_scales, params.vocab_size, ctypes.c_float, torch.float32)
+        targets = memory(params.draft_to_target, params.vocab_size, ctypes.c_int32, torch.int32)
+        latents = HeadLatents(self.head, terms)
+
+        def latents_of(previous):
+            found = latents(previous)
+            return None if found is None else quantize_latents(found)
+
+        matrix = Int8x2Matrix(packing.unpack_matrix_int8(packed, params.vocab_size), scales)
+        tokens.copy_(run_walks_torch(matrix, latents_of, self.head.target_vocab_size, base, anchor, draft_to_target=targets).tokens)
+        assert max_batch == len(base) == 1
+        self.launches += 1
+
+
+@pytest.mark.parametrize("pool", [1, 20, 63, VOCAB])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_walks_of_the_rows_are_the_twins_over_masked_base_logits(pool, mapped):
+    head = head_of(pool)
+    generator = torch.Generator().manual_seed(8)
+    base = (base_logits(9) * 0.5).bfloat16()
+    anchors = torch.randint(head.target_vocab_size, (BATCH,), generator=generator)
+    hidden = torch.randn(BATCH, POSITIONS, head.hidden_size, generator=generator).bfloat16()
+    mapping = torch.randperm(head.target_vocab_size, generator=generator)[:VOCAB] if mapped else None
+    walk = object.__new__(Walk)  # what a launch reads of it, without a device
+    rows = walked_shape(head.shape).vocab_size
+    walk.shape, walk.head, walk.steps, walk.max_batch, walk.device = head.shape, head, POSITIONS - 1, BATCH, torch.device("cpu")
+    walk._weights = prepare_weights(head, "int8x2", walk.device, mapping)
+    walk._binding, walk._addresses, walk.grid_blocks = TwinBinding(head), (0, 0), 1
+    walk._bad_anchors = torch.zeros(BATCH, dtype=torch.bool)
+    walk._params = abi.WalkParams(vocab_size=rows, vocab_tiles=packing.count_tiles(rows))
+    terms, tokens = position_terms(head, hidden), torch.full((BATCH, POSITIONS), -1)
+    walk._launch_rows(SimpleNamespace(cuda_stream=0), base, anchors, tokens, terms, None)
+
+    inside = torch.zeros(BATCH, VOCAB, dtype=torch.bool).scatter_(1, candidate_ids(base[:, 1:, :VOCAB], pool), True)
+    masked = torch.cat([base[:, :1, :VOCAB], base[:, 1:, :VOCAB].masked_fill(~inside[:, None], -INFINITY)], 1)
+    assert torch.equal(tokens, twin_head_walks(head, masked, anchors, terms, draft_to_target=mapping).tokens)
+    assert walk._binding.launches == BATCH and walk._binding.checked == [(BATCH, POSITIONS, VOCAB, None, base, anchors, tokens)]
+    assert not walk._bad_anchors.any() and walk._params.matrix is None
+    with pytest.raises(ValueError, match="leave logits_out out"):
+        walk._launch_rows(SimpleNamespace(cuda_stream=0), base, anchors, tokens, terms, base)
