@@ -32,7 +32,7 @@ AHEAD_ROWS = 4
 """Batch rows up to which noise is drawn a step ahead, into shared memory."""
 
 LOGITS_AHEAD = {1: 4, 2: 4, 4: 2, 8: 2, 16: 4, 32: 4}
-"""Batch rows -> base logits that a warp holds ahead of their use, each of its slots and one quad."""
+"""Batch rows -> base logits that a warp holds ahead of their use, each of four column pairs an accumulator."""
 
 
 def kernel_rows(batch: int) -> int:
@@ -92,7 +92,7 @@ def shared_bytes(placement: Placement, rank: int, precision: str, kernel: Kernel
     halt flag and temperatures; noise a step ahead; what a recurrent head keeps. Parts start at multiples of 16 or 128 bytes."""
     tiles = (placement.shared_tiles + placement.staging_tiles) * terms.tile_bytes(rank, precision)
     scales = _scale_bytes(placement, kernel) if precision == "int8x2" else 0
-    logits = LOGITS_AHEAD[kernel.rows] * placement.warps * joint_slots(placement, kernel) * min(kernel.rows, QUAD) * terms.TILE_ROWS * terms.BYTES_OF_BF16
+    logits = LOGITS_AHEAD[kernel.rows] * placement.warps * accumulator_groups(placement, kernel) * QUAD * terms.TILE_ROWS * terms.BYTES_OF_BF16
     latents = kernel.rows * (_up(2 * rank + LATENT_HEADER_BYTES, 128) + 64)
     keys = _up(8 * kernel.rows * (placement.warps if kernel.wide(placement) else 1), 16)
     flags = _up(4 * kernel.rows + 4 + (4 * kernel.rows if kernel.sampling else 0), 16)
@@ -115,14 +115,10 @@ def _up(bytes_: int, multiple: int) -> int:
 # --- registers ------------------------------------------------------------------------------------------------------------
 
 
-def joint_slots(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int:
-    """Slots of a warp that are multiplied side by side: with several quads, streamed ones are multiplied on their own."""
-    return placement.slots - (placement.streamed_tiles // placement.warps if kernel.quads > 1 else 0)
-
-
 def accumulator_groups(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int:
-    """Accumulators of a thread: slots share one where they can, but three keep the tensor cores busy."""
-    joint = joint_slots(placement, kernel)
+    """Accumulators of a thread: slots share one where they can, but three keep the tensor cores busy. With several quads streamed slots
+    are multiplied on their own."""
+    joint = placement.slots - (placement.streamed_tiles // placement.warps if kernel.quads > 1 else 0)
     return max(-(-joint // kernel.packed), min(joint, 3))
 
 

@@ -275,9 +275,9 @@ def test_seven_tiles_a_warp_spill_at_eight_warps_and_five_do_not():
 
 
 def test_shared_bytes_by_hand():
-    # 4 slots x 8 warps x 4,096; scales of 3 accumulators x 4 slots x (8 warps x 64 + 32); base logits of 4 steps, 8 warps and 9
-    # slots, 32 bytes each; a latent of 512 + 16, to 128, and 64; two keys; token and halt flag, to 16
-    fixed = 131_072 + 12 * 544 + 4 * 8 * 9 * 32 + 704
+    # 4 slots x 8 warps x 4,096; scales of 3 accumulators x 4 slots x (8 warps x 64 + 32); base logits of 4 steps, 8 warps and
+    # those 12 slots, 32 bytes each; a latent of 512 + 16, to 128, and 64; two keys; token and halt flag, to 16
+    fixed = 131_072 + 12 * 544 + 4 * 8 * 12 * 32 + 704
     assert shared_bytes(slots(8, 5, 4, 0, 0), 256, "int8x2") == fixed + 16 + 16
     # sampling: wide keys of 8 warps; a temperature; noise of 9 slots x 128 rows
     assert shared_bytes(slots(8, 5, 4, 0, 0), 256, "int8x2", Kernel(sampling=True)) == fixed + 64 + 16 + 4608
