@@ -10,6 +10,7 @@
 // Nothing here branches: a branch would keep the compiler from working on several elements at once. An earlier form with a
 // select for saturation and __fdiv_rn was compiled to three branches an activation.
 #pragma once
+#include "walk/ptx.cuh"
 #include <cstdint>
 
 namespace wts {
@@ -27,7 +28,7 @@ struct Divisor {
   float value, inverse;
 
   __device__ __forceinline__ explicit Divisor(float d) : value(d) {
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(d));
+    inverse = approximate_reciprocal(d);
     inverse = __fmaf_rn(inverse, __fmaf_rn(-d, inverse, 1.0f), inverse);
   }
   __device__ __forceinline__ constexpr Divisor(float d, float inverse_) : value(d), inverse(inverse_) {}
@@ -37,12 +38,6 @@ struct Divisor {
     return __fmaf_rn(inverse, __fmaf_rn(-value, quotient, n), quotient);
   }
 };
-
-__device__ __forceinline__ float larger_or_nan(float a, float b) {
-  float larger;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
-  return larger;
-}
 
 // e^y = power * (e_r - 1) + power, for y <= 0.
 struct Exponential {

@@ -75,7 +75,7 @@ struct WalkConfig {
   static constexpr bool noise_ahead = Sampling && Rows <= 4;
   // Base logits of a quad and step that a warp holds ahead of their use.
   static constexpr int logits_ahead = Rows <= 2 ? 4 : Rows <= 8 ? 2 : 4;
-  static constexpr int logits_quad_bytes = joint_slots * together * kTileRows * 2;
+  static constexpr int logits_quad_bytes = pack * groups * together * kTileRows * 2;  // of slots that are not there, too: lanes read them
   static constexpr int leaders = Rows < Warps ? Rows : Warps;         // warps that exchange words, one batch row each or more
   static constexpr int led_rows = (Rows + Warps - 1) / Warps;         // of one leader
   static constexpr int block_rows = slots * Warps * kTileRows;        // of the matrix

@@ -12,27 +12,21 @@
 #include <cstdint>
 #include <type_traits>
 #include "config.cuh"
+#include "walk/ptx.cuh"
 #include "word.cuh"
 
 namespace wts {
 
-__device__ __forceinline__ void store_word(uint64_t* address, uint64_t word) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
-}
-__device__ __forceinline__ void store_word(uint32_t* address, uint32_t word) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(word) : "memory");
-}
-__device__ __forceinline__ void load_word_pair(const uint64_t* address, uint64_t& first, uint64_t& second) {
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(address) : "memory");
-}
-__device__ __forceinline__ uint4 load_unit(const char* address) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address) : "memory");
-  return v;
+// First tile of a block: block * tiles / grid, rounded down, without a division: exact since block * tiles < 2^24 and the grid has at
+// most kMaxBlocks blocks.
+__device__ __forceinline__ uint32_t reciprocal_of(uint32_t grid) { return 0xffffffffu / grid + 1; }
+__device__ __forceinline__ int first_tile_of(uint32_t block, int tiles, uint32_t grid_reciprocal) {
+  const uint32_t product = block * static_cast<uint32_t>(tiles);
+  return static_cast<int>(gridDim.x == 1 ? product : __umulhi(product, grid_reciprocal));
 }
 
-// What one word is made of.
+// What one word is made of, and which of a warp's units wins: `seen` are the units lane + 32 i, zero where there is none. Words that the
+// last unit lacks are zero, too, and below every value.
 template <bool Wide>
 struct Words;
 template <>
@@ -40,13 +34,32 @@ struct Words<false> {
   using Word = uint32_t;
   static constexpr int in_unit = 4;
   static constexpr uint32_t epoch_mask = (1u << kNarrowEpochBits) - 1;
-  // Epochs of all four, where they differ from the one that is awaited.
-  static __device__ __forceinline__ uint32_t differs(const uint4& unit, uint32_t epoch, int missing) {
+  // Bits that tell the epochs of the unit's first words from the one that is awaited.
+  static __device__ __forceinline__ uint32_t differs(const uint4& unit, uint32_t epoch, int words) {
     uint32_t bits = unit.x ^ epoch;
-    bits |= missing > 2 ? 0 : unit.y ^ epoch;
-    bits |= missing > 1 ? 0 : unit.z ^ epoch;
-    bits |= missing > 0 ? 0 : unit.w ^ epoch;
+    bits |= words > 1 ? unit.y ^ epoch : 0;
+    bits |= words > 2 ? unit.z ^ epoch : 0;
+    bits |= words > 3 ? unit.w ^ epoch : 0;
     return bits & epoch_mask;
+  }
+  // Value 16 | inverted block 16, reduced over the warp; the block then tells lane, unit and word of the row.
+  template <int Looks>
+  static __device__ __forceinline__ int winner(const uint4 (&seen)[Looks], int lane, int tiles, uint32_t grid_reciprocal) {
+    uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < Looks; ++i) {
+      const uint32_t place = 0xffffu - 4 * (lane + 32 * i);
+      best = max(best, max(max(__byte_perm(seen[i].x, place, 0x3254), __byte_perm(seen[i].y, place - 1, 0x3254)),
+                           max(__byte_perm(seen[i].z, place - 2, 0x3254), __byte_perm(seen[i].w, place - 3, 0x3254))));
+    }
+    const uint32_t block = 0xffffu - (__reduce_max_sync(~0u, best) & 0xffffu);
+    uint4 unit = seen[0];
+#pragma unroll
+    for (int i = 1; i < Looks; ++i)
+      if (block / 128 == i) unit = seen[i];
+    const uint32_t low = block & 1 ? unit.y : unit.x, high = block & 1 ? unit.w : unit.z;
+    const uint32_t word = __shfl_sync(~0u, block & 2 ? high : low, block / 4 % 32);
+    return first_tile_of(block, tiles, grid_reciprocal) * kTileRows + kNarrowRows - 1 - ((word >> kNarrowEpochBits) & (kNarrowRows - 1));
   }
 };
 template <>
@@ -54,42 +67,18 @@ struct Words<true> {
   using Word = uint64_t;
   static constexpr int in_unit = 2;
   static constexpr uint32_t epoch_mask = kEpochMask;
-  static __device__ __forceinline__ uint32_t differs(const uint4& unit, uint32_t epoch, int missing) {
-    return ((unit.x ^ epoch) | (missing > 0 ? 0 : unit.z ^ epoch)) & epoch_mask;
+  static __device__ __forceinline__ uint32_t differs(const uint4& unit, uint32_t epoch, int words) {
+    return ((unit.x ^ epoch) | (words > 1 ? unit.z ^ epoch : 0)) & epoch_mask;
   }
-};
-
-// The winning row of the matrix, in every lane, from the best unit each lane has seen.
-struct NarrowWinner {
-  uint32_t best = 0, word = 0;  // value and inverted block; the word
-  __device__ __forceinline__ void take(const uint4& unit, int first_block, int missing) {
-    const uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w};
+  template <int Looks>
+  static __device__ __forceinline__ int winner(const uint4 (&seen)[Looks], int, int, uint32_t) {
+    uint32_t value = 0, low = 0;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t key = j < 4 - missing ? (words[j] & 0xffff0000u) | (0xffffu - (first_block + j)) : 0u;
-      if (key > best) best = key, word = words[j];
-    }
-  }
-  __device__ __forceinline__ int row(int vocab_tiles) const {
-    const uint32_t top = __reduce_max_sync(~0u, best);
-    const int block = 0xffff - (top & 0xffffu);
-    const uint32_t theirs = __shfl_sync(~0u, word, (block / 4) & 31);
-    const int first_tile = static_cast<int>(static_cast<int64_t>(block) * vocab_tiles / gridDim.x);
-    return first_tile * kTileRows + kNarrowRows - 1 - ((theirs >> kNarrowEpochBits) & (kNarrowRows - 1));
-  }
-};
-struct WideWinner {
-  uint32_t value = 0, low = 0;
-  __device__ __forceinline__ void take(const uint4& unit, int, int missing) {
-    offer(unit.y, unit.x);
-    if (missing == 0) offer(unit.w, unit.z);
-  }
-  __device__ __forceinline__ void offer(uint32_t other, uint32_t other_low) {
-    if (other > value || (other == value && other_low > low)) value = other, low = other_low;
-  }
-  __device__ __forceinline__ int row(int) const {
-    const uint32_t top = __reduce_max_sync(~0u, value);
-    return static_cast<int>(kIndexMask - (__reduce_max_sync(~0u, value == top ? low : 0u) >> kEpochBits));
+    for (int i = 0; i < Looks; ++i) value = max(value, max(seen[i].y, seen[i].w));
+    value = __reduce_max_sync(~0u, value);
+#pragma unroll
+    for (int i = 0; i < Looks; ++i) low = max(low, max(seen[i].y == value ? seen[i].x : 0u, seen[i].w == value ? seen[i].z : 0u));
+    return static_cast<int>(kIndexMask - (__reduce_max_sync(~0u, low) >> kEpochBits));
   }
 };
 
@@ -98,7 +87,6 @@ struct WideWinner {
 template <class C>
 struct Exchange {
   using W = Words<C::wide>;
-  using Winner = std::conditional_t<C::wide, WideWinner, NarrowWinner>;
   static constexpr int max_units = kMaxBlocks / W::in_unit, looks = (max_units + 31) / 32;  // units of a lane
 
   char* slots;
@@ -108,10 +96,11 @@ struct Exchange {
   int own[2];          // byte offset of this block's word in either buffer, where one batch row is walked
   int theirs[2][looks];  // likewise of the units that this lane reads
   uint32_t published = 0;  // clock of the last publication
+  uint32_t grid_reciprocal;
 
   __device__ __forceinline__ Exchange(const WalkParams& p, int lane_)
       : slots(p.slots), places(p.slot_places), blocks(p.expected_blocks), lane(lane_),
-        grid_units((gridDim.x + W::in_unit - 1) / W::in_unit) {
+        grid_units((gridDim.x + W::in_unit - 1) / W::in_unit), grid_reciprocal(reciprocal_of(gridDim.x)) {
 #pragma unroll
     for (int parity = 0; parity < 2; ++parity) {
       own[parity] = C::rows == 1 ? own_word(parity, 0) : 0;
@@ -141,20 +130,21 @@ struct Exchange {
   // Waits for the words of N batch rows at once and gives their winners; returns the units this lane still misses (bit i: lane + 32 i).
   template <int N>
   __device__ __forceinline__ uint32_t wait(uint32_t epoch, const int (&row)[N], int vocab_tiles, uint32_t max_polls, int (&winner)[N]) const {
-    Winner best[N];
+    uint4 seen[N][looks];
     uint32_t pending[N];
-    const int last_missing = blocks % W::in_unit == 0 ? 0 : W::in_unit - blocks % W::in_unit;  // words that the last unit lacks
+    const int last_words = blocks - (units() - 1) * W::in_unit;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       pending[n] = 0;
 #pragma unroll
-      for (int i = 0; i < looks; ++i)
+      for (int i = 0; i < looks; ++i) {
+        seen[n][i] = make_uint4(0, 0, 0, 0);
         if (row[n] >= 0 && lane + 32 * i < units()) pending[n] |= 1u << i;
+      }
     }
     while (clock() - published < kFirstPollClocks) {  // no word can be complete yet, and a look that finds nothing delays the next
     }
     for (uint32_t count = 0;; ++count) {
-      uint4 seen[N][looks];
 #pragma unroll
       for (int n = 0; n < N; ++n)
 #pragma unroll
@@ -164,13 +154,10 @@ struct Exchange {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
 #pragma unroll
-        for (int i = 0; i < looks; ++i) {
-          const int number = lane + 32 * i, missing = number + 1 == units() ? last_missing : 0;
-          if (awaited(pending[n], i) && W::differs(seen[n][i], epoch & W::epoch_mask, missing) == 0) {
+        for (int i = 0; i < looks; ++i)
+          if (awaited(pending[n], i) &&
+              W::differs(seen[n][i], epoch & W::epoch_mask, lane + 32 * i + 1 == units() ? last_words : W::in_unit) == 0)
             pending[n] &= ~(1u << i);
-            best[n].take(seen[n][i], number * W::in_unit, missing);
-          }
-        }
         done = done && pending[n] == 0;
       }
       if (__all_sync(~0u, done) || count >= max_polls) break;
@@ -178,7 +165,7 @@ struct Exchange {
     uint32_t missed = 0;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      winner[n] = best[n].row(vocab_tiles);
+      winner[n] = W::winner(seen[n], lane, vocab_tiles, grid_reciprocal);
       missed |= pending[n];
     }
     return missed;

@@ -85,7 +85,7 @@ __device__ __forceinline__ void prefetch_entry(const WalkParams& p, int token, i
   const uint16_t* const row = p.token_table + static_cast<int64_t>(token) * table_entries<C>;
 #pragma unroll
   for (int first = 0; first < table_entries<C>; first += 32 * 64)
-    if (first + 64 * lane < table_entries<C>) asm volatile("prefetch.global.L2 [%0];" ::"l"(row + first + 64 * lane));
+    if (first + 64 * lane < table_entries<C>) prefetch_l2(row + first + 64 * lane);
 }
 
 // The gated head's latent u = sigmoid(P + t) * e, by one warp for one row of the batch. The token's row of the table is

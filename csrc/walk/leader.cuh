@@ -139,7 +139,7 @@ struct Leader {
     if (p.draft_to_target != nullptr || row >= static_cast<uint32_t>(p.vocab_size)) return;
     if constexpr (C::head == HeadKind::markov) {
       if (lane < (C::latent_bytes + 127) / 128)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(p.token_table) + static_cast<int64_t>(row) * C::latent_bytes + lane * 128));
+        prefetch_l2(reinterpret_cast<const char*>(p.token_table) + static_cast<int64_t>(row) * C::latent_bytes + lane * 128);
     } else {
       prefetch_entry<C>(p, static_cast<int>(row), lane);
     }

@@ -3,7 +3,7 @@
 // 2^-32, log1p, log. A sampled value is y / T + noise with Triton's division of fp32.
 #pragma once
 #include <cstdint>
-#include <cuda_runtime.h>
+#include "walk/ptx.cuh"
 
 namespace wts {
 
@@ -24,12 +24,6 @@ __device__ __forceinline__ uint4 philox(uint2 key, uint4 c) {
 __device__ __forceinline__ float gumbel(uint32_t word) {
   const float uniform = __fmul_rn(__fadd_rn(__uint2float_rn(word), 0.5f), 2.3283064365386963e-10f);
   return -logf(-log1pf(-uniform));
-}
-
-__device__ __forceinline__ float divided(float value, float temperature) {
-  float quotient;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(value), "f"(temperature));
-  return quotient;
 }
 
 }  // namespace wts

@@ -33,19 +33,6 @@ __device__ __forceinline__ uint64_t word_of(float value, uint32_t epoch) {
 }
 __device__ __forceinline__ float value_of(uint64_t word) { return __uint_as_float(static_cast<uint32_t>(word >> 32)); }
 
-// Loads that stay in front of the words': a token's row of the table comes from farther away. (Relaxed only for that: ptxas moves
-// loads of constants behind the words, to where they are used.)
-__device__ __forceinline__ uint32_t load_bf16_pair(const uint16_t* from) {
-  uint32_t pair;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(pair) : "l"(from) : "memory");
-  return pair;
-}
-__device__ __forceinline__ float2 load_float_pair(const float* from) {
-  float2 pair;
-  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "l"(from) : "memory");
-  return pair;
-}
-
 // N pairs of words at a fixed distance, asked for together and awaited together.
 template <int N>
 struct WordPairs {

@@ -1,14 +1,19 @@
 // From products to the best row of a lane: base logits, scales, rounding, noise, and the key that the blocks compare.
 //
 // Base logits do not depend on tokens, so a warp copies those of its own rows into shared memory some quads and steps before they are
-// used: a ring of `logits_ahead` regions [joint slot][batch row of the quad][16 rows] of bf16. What lies past the vocabulary stays -inf:
-// no valid row loses to it, since ties go to the lower index.
+// used: a ring of `logits_ahead` regions [slot][batch row of the quad][16 rows] of bf16. What lies past the vocabulary, and in slots
+// that are not there, stays -inf: no valid row loses to it, since ties go to the lower index.
 #pragma once
 #include "noise.cuh"
 #include "shard.cuh"
 #include "word.cuh"
 
 namespace wts {
+
+// Base logits that do not start at 16 bytes, and the last rows of a vocabulary.
+__device__ __noinline__ void copy_slowly(uint16_t* to, const uint16_t* from, int rows) {
+  for (int i = 0; i < rows; ++i) to[i] = __ldg(from + i);
+}
 
 template <class C>
 struct Selection {
@@ -17,7 +22,7 @@ struct Selection {
   static constexpr int slot_rows = C::warps * kTileRows;
   static constexpr int groups = C::groups > 0 ? C::groups : 1;
   static constexpr uint32_t minus_infinities = 0xff80ff80u;
-  static constexpr int chunks = C::logits_quad_bytes / 16;  // of a region: eight rows each
+  static constexpr int chunks = 2 * C::joint_slots * C::together;  // of a region: eight rows each
 
   const WalkParams& p;
   char* shared;
@@ -66,7 +71,7 @@ struct Selection {
   // Fills the ring, once.
   __device__ __forceinline__ void fill() {
     uint4* const mine = reinterpret_cast<uint4*>(shared + C::logits_offset + warp * C::logits_ahead * C::logits_quad_bytes);
-    for (int i = lane; i < C::logits_ahead * chunks; i += 32)
+    for (int i = lane; i < C::logits_ahead * C::logits_quad_bytes / 16; i += 32)
       mine[i] = make_uint4(minus_infinities, minus_infinities, minus_infinities, minus_infinities);
     __syncwarp();
 #pragma unroll
@@ -84,8 +89,7 @@ struct Selection {
         if (i >= chunks || batch >= p.batch || row >= end) continue;
         const uint16_t* const from = p.base_logits + batch * p.base_row_stride + copy_step * p.base_step_stride + first_row + row;
         if (aligned && row + 8 <= end) copy_fragment(shared_address(to + 16 * i), from, true);
-        else
-          for (int j = 0; j < 8 && row + j < end; ++j) reinterpret_cast<uint16_t*>(to + 16 * i)[j] = __ldg(from + j);
+        else copy_slowly(reinterpret_cast<uint16_t*>(to + 16 * i), from, min(8, end - row));
       }
     }
     commit_copies();
@@ -111,7 +115,7 @@ struct Selection {
     if (row >= end || batch >= p.batch) return bits;
     const uint16_t* const from = p.base_logits + batch * p.base_row_stride + step * p.base_step_stride + first_row + row;
     if (aligned && row + 1 < end) {
-      asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(bits) : "l"(from));
+      bits = load_pair_past_l1(from);
     } else {
       bits = 0xff800000u | __ldg(from);
       if (row + 1 < end) bits = (bits & 0xffffu) | (static_cast<uint32_t>(__ldg(from + 1)) << 16);
@@ -124,7 +128,7 @@ struct Selection {
     if (step >= p.steps) return;
     for (int batch = C::warps - 1 - warp; batch < p.batch; batch += C::warps) {
       const uint16_t* const row = p.base_logits + batch * p.base_row_stride + step * p.base_step_stride + first_row;
-      for (int at = 64 * lane; at < end + 64; at += 64 * 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(row + min(at, end - 1)));
+      for (int at = 64 * lane; at < end + 64; at += 64 * 32) prefetch_l2(row + min(at, end - 1));
     }
   }
   // Noise of a step for the whole block, by some of its warps.

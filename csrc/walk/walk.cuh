@@ -29,13 +29,6 @@ namespace wts {
 
 constexpr int kKeysReady = 1, kLatentReady = 2;  // named barriers; 0 is __syncthreads
 
-__device__ __forceinline__ void barrier_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void barrier_sync(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 // Clocks of warp 0 between the marks of a step, summed over the walk; compiled away unless the phases probe asks.
 template <Probe P>
 struct PhaseClock {
@@ -46,14 +39,9 @@ struct PhaseClock {
 template <>
 struct PhaseClock<Probe::phases> {
   int64_t last = 0, sum[kPhases] = {};
-  static __device__ __forceinline__ int64_t now() {
-    int64_t clock;
-    asm volatile("mov.u64 %0, %%clock64;" : "=l"(clock)::"memory");
-    return clock;
-  }
-  __device__ __forceinline__ void start() { last = now(); }
+  __device__ __forceinline__ void start() { last = clock_now(); }
   __device__ __forceinline__ void mark(int phase) {
-    const int64_t clock = now();
+    const int64_t clock = clock_now();
     sum[phase] += clock - last;
     last = clock;
   }
@@ -130,10 +118,10 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
 
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_constant__ WalkParams p) {
-  extern __shared__ __align__(128) char shared[];
+  char* const shared = dynamic_shared();
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const int first_tile = static_cast<int>(static_cast<int64_t>(blockIdx.x) * p.vocab_tiles / gridDim.x);
-  const int end_tile = static_cast<int>(static_cast<int64_t>(blockIdx.x + 1) * p.vocab_tiles / gridDim.x);
+  const int first_tile = first_tile_of(blockIdx.x, p.vocab_tiles, reciprocal_of(gridDim.x));
+  const int end_tile = first_tile_of(blockIdx.x + 1, p.vocab_tiles, reciprocal_of(gridDim.x));
   char* const latents = shared + C::latent_offset;
 
   Leader<C> leader(p, shared, warp, lane);

@@ -7,7 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-#include <cuda_bf16.h>
+#include "walk/ptx.cuh"
 #include "wts_abi.h"
 
 namespace wts {
@@ -19,9 +19,7 @@ __device__ __forceinline__ uint32_t ordered_bf16x2(__nv_bfloat162 pair) {
   const __nv_bfloat162 sum = __hfma2(pair, one, zero);
   uint32_t bits;
   memcpy(&bits, &sum, 4);
-  uint32_t sign;  // 0xffff in each negative half: prmt's sign-replicating selectors, which __byte_perm does not offer
-  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(sign) : "r"(bits));
-  return bits ^ (sign | 0x80008000u);
+  return bits ^ (signs_of_halves(bits) | 0x80008000u);
 }
 
 // The same for fp32: an addition's NaN is canonical (0x7fffffff).
