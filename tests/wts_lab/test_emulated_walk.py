@@ -72,3 +72,114 @@ def test_tokens_and_logits_of_a_markov_walk_are_the_twins(name, folder):
         if seed % 2:
             assert torch.equal(kept.view(torch.int16), twin.logits.view(torch.int16))
     assert int(walk.workspace.control[CONSTANTS["kControlEpoch"]]) == 4 * STEPS
+
+
+HEADS = {
+    "gated": (GatedHead, spec(2, 1, head="gated"), 1),
+    "gated-four-rows": (GatedHead, spec(2, 1, rows=4, head="gated"), 3),
+    "rnn": (RnnHead, spec(2, 1, head="rnn", state_rows=32), 1),
+    "rnn-matrix-in-part": (RnnHead, spec(2, 1, rows=2, head="rnn", state_rows=5), 2),
+    "rnn-eight-rows": (RnnHead, spec(2, 1, rows=8, head="rnn", state_rows=32), 7),
+    "domino": (DominoHead, spec(2, 1, head="domino", gru=24, state_rows=24, projector_rows=11), 1),
+    "domino-matrix-in-part": (DominoHead, spec(2, 1, rows=4, head="domino", gru=24, state_rows=7, projector_rows=3), 4),
+    "domino-streaming": (DominoHead, spec(0, 0, 3, 2, head="domino", gru=24, state_rows=24, projector_rows=11), 1),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_tokens_of_every_head_are_the_twins(name, folder):
+    kind, what, batch = HEADS[name]
+    sizes = {"hidden_size": HIDDEN} | ({"gru_size": what.gru} if what.gru else {})
+    head = kind.random(250, what.rank, seed=4, **sizes)
+    walk = EmulatedWalk(head, what, GRID, folder)
+    for seed in range(3):
+        base, anchors, hidden = inputs(250, batch, STEPS + head.first_step, seed)
+        twin = twin_head_walks(head, base, anchors, position_terms(head, hidden))
+        assert walk(base, anchors, hidden=hidden, seed=seed).tolist() == twin.tokens.tolist()
+        assert walk.workspace.control[CONSTANTS["kControlStatus"]] == CONSTANTS["kStatusClean"]
+
+
+@pytest.mark.parametrize(("what", "batch"), [(spec(2, 1, sampling=True), 1), (spec(2, 1, rows=4, sampling=True), 4), (spec(2, 1, rows=8, sampling=True), 6)])
+def test_sampled_rows_draw_the_noise_of_the_stream_and_greedy_rows_none(what, batch, folder):
+    head = MarkovHead.random(250, what.rank, seed=3)
+    walk = EmulatedWalk(head, what, GRID, folder)
+    base, anchors, _ = inputs(250, batch, STEPS, 9)
+    temperatures = torch.tensor([1.0, 0.0, 0.5, 1.0, 2.0, 0.0])[:batch]
+    offset = torch.tensor([41])
+    for call in range(2):
+        kept = torch.zeros_like(base)
+        options = {"temperatures": temperatures, "noise": (0x0123456789ABCDEF, offset.clone()), "rows": torch.arange(batch), "keep_logits": True}
+        twin = expected_walks(head, base, anchors, precision="int8x2", **options)
+        assert walk(base, anchors, temperatures=temperatures, noise=(0x0123456789ABCDEF, offset), logits_out=kept).tolist() == twin.tokens.tolist()
+        assert torch.equal(kept.view(torch.int16), twin.logits.view(torch.int16))
+        assert offset.tolist() == [42 + call]
+
+
+@pytest.mark.parametrize("vocab", [1, 15, 241, 247])
+def test_odd_vocabularies_strides_maps_and_padding(vocab, folder):
+    head = MarkovHead.random(vocab, 32, target_vocab_size=vocab + 9, padded_vocab_size=vocab + 30, seed=5)
+    to_target = torch.randperm(vocab + 9, generator=torch.Generator().manual_seed(1))[:vocab]
+    walk = EmulatedWalk(head, spec(2, 1), min(GRID, -(-vocab // 16)), folder, draft_to_target=to_target)
+    base, _, _ = inputs(vocab, 1, STEPS, 2)
+    wide = torch.full((1, STEPS, vocab + 3), 1e4, dtype=torch.bfloat16)
+    wide[:, :, :vocab] = base
+    anchors = torch.tensor([vocab + 8])
+    twin = expected_walks(head, base, anchors, precision="int8x2", draft_to_target=to_target)
+    assert walk(wide, anchors).tolist() == twin.tokens.tolist()
+
+
+def test_bf16_partial_walks_equal_the_exact_twin(folder):
+    whole = torch.randint(-8, 9, (260, 64), generator=torch.Generator().manual_seed(7)) / 8
+    head = MarkovHead(whole.to(torch.bfloat16), whole.flip(0).contiguous().to(torch.bfloat16), vocab_size=250)
+    walk = EmulatedWalk(head, spec(1, 1, 1, 1, rank=64, precision="bf16"), GRID, folder)
+    base, anchors, _ = inputs(250, 1, STEPS, 3)
+    twin = expected_walks(head, base, anchors, precision="bf16")
+    assert walk(base, anchors).tolist() == twin.tokens.tolist()
+
+
+def test_ties_nan_and_minus_infinity_follow_argmax(folder):
+    head = MarkovHead(torch.zeros(250, 32, dtype=torch.bfloat16), torch.zeros(250, 32, dtype=torch.bfloat16))
+    walk = EmulatedWalk(head, spec(2, 1), GRID, folder)
+    base = torch.full((1, 5, 250), -1.0, dtype=torch.bfloat16)
+    base[0, 0, [77, 78, 200]] = 2.0
+    base[0, 1, 249] = 0.0
+    base[0, 1, 31] = -0.0
+    base[0, 2, [100, 30]] = float("nan")
+    base[0, 2, 3] = float("inf")
+    base[0, 3] = float("-inf")
+    base[0, 4, 5:] = -2.0
+    assert walk(base, torch.tensor([0])).tolist() == [[77, 31, 30, 0, 0]]
+
+
+def test_an_anchor_that_is_no_target_id_marks_its_row_alone(folder):
+    head = MarkovHead.random(250, 32, seed=3)
+    walk = EmulatedWalk(head, spec(2, 1, rows=4), GRID, folder)
+    base, anchors, _ = inputs(250, 4, STEPS, 1)
+    anchors[2] = 250
+    tokens = walk(base, anchors)
+    right = expected_walks(head, base[[0, 1, 3]], anchors[[0, 1, 3]], precision="int8x2").tokens
+    assert tokens[[0, 1, 3]].tolist() == right.tolist() and tokens[2].tolist() == [0] * STEPS
+    control = walk.workspace.control
+    assert control[CONSTANTS["kControlStatus"]] == CONSTANTS["kStatusAnchor"] and control[CONSTANTS["kControlBadRows"]] == 1 << 2
+
+
+def test_a_block_that_never_comes_stalls_the_walk_and_the_workspace(folder):
+    head = MarkovHead.random(250, 32, seed=3)
+    walk = EmulatedWalk(head, spec(2, 1), GRID, folder)
+    base, anchors, _ = inputs(250, 1, STEPS, 1)
+    assert walk(base, anchors, expected_blocks=5, max_polls=50).tolist() == [[0] * STEPS]
+    control = walk.workspace.control
+    assert control[CONSTANTS["kControlStatus"]] == CONSTANTS["kStatusStalled"] and control[CONSTANTS["kControlDetail"]] == 0
+    assert control[CONSTANTS["kControlMissing"]] == 0b11  # block 3 of the first unit of four, and the second unit
+    assert walk(base, anchors).tolist() == [[0] * STEPS], "inert until it is cleared"
+    walk.workspace.clear()
+    assert walk(base, anchors).tolist() == expected_walks(head, base, anchors, precision="int8x2").tokens.tolist()
+
+
+def test_many_orders_of_events_give_one_answer_past_the_epoch_field(folder):
+    head = MarkovHead.random(250, 32, seed=3)
+    walk = EmulatedWalk(head, spec(2, 1), GRID, folder)
+    base, anchors, _ = inputs(250, 1, STEPS, 1)
+    expected = expected_walks(head, base, anchors, precision="int8x2").tokens.tolist()
+    for seed in range(40):  # 240 epochs: the 5-bit field wraps seven times
+        assert walk(base, anchors, seed=seed).tolist() == expected
