@@ -14,8 +14,6 @@
 
 namespace wts_probe {
 
-constexpr int kWarpLanes = 32;
-constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int kBytesPerLoad = 16;
 
 // Raises the dynamic shared-memory limit of `kernel` where it needs more than the default 48 KiB a block.
