@@ -37,6 +37,9 @@ struct Selection {
   int region = 0;          // of the ring, used next
   int copy_region = 0, copy_quad = 0, copy_step = 0;  // and copied next
   uint32_t noise_offset = 0;
+  static constexpr bool terms_ahead = C::quads == 1 && C::groups <= 4;
+  float2 kept_scales[terms_ahead ? groups : 1];
+  uint32_t next_base[terms_ahead ? groups : 1];
 
   __device__ __forceinline__ Selection(const WalkParams& p_, char* shared_, int first_tile, int end_tile, int warp_, int lane_)
       : p(p_), shared(shared_), warp(warp_), lane(lane_), first_row(first_tile * kTileRows),
@@ -49,12 +52,17 @@ struct Selection {
                   (column * groups * C::together + batch_row) * kTileRows * 2 + 4 * g;
     scales = shared + C::scale_offset + column * groups * C::scale_stride + (warp * kTileRows + 2 * g) * 4;
   }
-  // Row scales, temperatures and the noise's offset, once.
-  __device__ __forceinline__ void enter() {
+  // Asks for the row scales of the block's tiles, before anything else fills the queue. One group of copies.
+  __device__ __forceinline__ void ask_scales(int tiles) const {
+    constexpr int chunks = slot_rows / 4;  // of a slot, four scales each
     if constexpr (C::int8x2)
-      for (int row = threadIdx.x; row < C::scale_slots * slot_rows; row += C::threads)
-        reinterpret_cast<float*>(shared + C::scale_offset + row / slot_rows * C::scale_stride)[row % slot_rows] =
-            row < end ? __ldg(p.row_scales + first_row + row) : 0.0f;
+      for (int i = threadIdx.x; i < C::scale_slots * chunks; i += C::threads)
+        copy_fragment(shared_address(shared + C::scale_offset + i / chunks * C::scale_stride + i % chunks * 16),
+                      p.row_scales + first_row + 4 * i, 4 * i < tiles * kTileRows);
+    commit_copies();
+  }
+  // Temperatures and the noise's offset, once.
+  __device__ __forceinline__ void enter() {
     if constexpr (C::sampling) {
       for (int row = threadIdx.x; row < C::rows; row += C::threads)
         temperatures()[row] = p.temperatures != nullptr && row < p.batch ? p.temperatures[row] : 0.0f;
@@ -143,46 +151,41 @@ struct Selection {
     }
   }
 
-  // The scales of a batch row's latent.
-  __device__ __forceinline__ float2 latent_scales(int batch) const {
-    return *reinterpret_cast<const float2*>(shared + C::latent_offset + batch * C::latent_stride + C::latent_header);
+  // The scales of the latent of this lane's batch row.
+  __device__ __forceinline__ float2 latent_scales(int quad) const {
+    return *reinterpret_cast<const float2*>(shared + C::latent_offset + (batch_row + 4 * quad) * C::latent_stride + C::latent_header);
   }
-  // What an offer adds and multiplies the sums with: asked for before the products where the registers suffice, else where it is used.
-  static constexpr bool terms_ahead = C::quads == 1 && groups <= 4;
-  struct Terms {
-    float2 latent, row[terms_ahead && C::int8x2 ? groups : 1];
-    uint32_t base[terms_ahead ? groups : 1];
-  };
-  __device__ __forceinline__ Terms ask_terms(int quad) const {
-    Terms asked = {};
-    if constexpr (C::int8x2) asked.latent = latent_scales(batch_row + 4 * quad);
-    if constexpr (terms_ahead)
+  // What an offer adds and multiplies the sums with. Where the registers suffice, scales are kept, and base logits wait in registers
+  // before the latents are there; else both are read where they are used.
+  __device__ __forceinline__ void keep_scales() {
+    if constexpr (terms_ahead && C::int8x2)
 #pragma unroll
-      for (int i = 0; i < groups; ++i) {
-        if constexpr (C::int8x2) asked.row[i] = row_scales(i);
-        asked.base[i] = pair(i);
-      }
-    return asked;
+      for (int i = 0; i < groups; ++i) kept_scales[i] = row_scales(i);
+  }
+  __device__ __forceinline__ void look_ahead() {
+    if constexpr (terms_ahead) {
+      await();
+#pragma unroll
+      for (int i = 0; i < groups; ++i) next_base[i] = pair(i);
+    }
   }
   __device__ __forceinline__ float2 row_scales(int slot) const { return *reinterpret_cast<const float2*>(scales + slot * C::scale_stride); }
 
   // Offers the slots of one quad that are multiplied side by side.
-  __device__ __forceinline__ void offer(Best& best, const Sum (&sums)[groups][4], const Terms& terms, int quad, int step) const {
+  __device__ __forceinline__ void offer(Best& best, const Sum (&sums)[groups][4], float2 latent, int quad, int step) const {
     const auto all = [&](auto keep) {
 #pragma unroll
       for (int i = 0; i < C::groups; ++i)
-        offer_pair<keep>(best, sums[i], terms_ahead ? terms.base[i] : pair(i), terms_ahead && C::int8x2 ? terms.row[i] : row_scales(i),
-                         terms.latent, quad, i, step);
+        offer_pair<keep>(best, sums[i], terms_ahead ? next_base[i] : pair(i), terms_ahead ? kept_scales[i] : row_scales(i), latent, quad, i, step);
     };
     if (p.logits_out == nullptr) all(Index<0>{});
     else all(Index<1>{});
   }
   // Offers one slot that is streamed alone.
   __device__ __forceinline__ void offer_streamed(Best& best, const Sum (&sum)[4], uint32_t base, int quad, int slot, int step) const {
-    const float2 latent = C::int8x2 ? latent_scales(batch_row + 4 * quad) : make_float2(0.0f, 0.0f);
-    const float2 scale = C::int8x2 ? row_scales(slot) : make_float2(0.0f, 0.0f);
-    if (p.logits_out == nullptr) offer_pair<0>(best, sum, base, scale, latent, quad, slot, step);
-    else offer_pair<1>(best, sum, base, scale, latent, quad, slot, step);
+    const float2 latent = latent_scales(quad);
+    if (p.logits_out == nullptr) offer_pair<0>(best, sum, base, row_scales(slot), latent, quad, slot, step);
+    else offer_pair<1>(best, sum, base, row_scales(slot), latent, quad, slot, step);
   }
 
  private:

@@ -82,14 +82,13 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
 #pragma unroll 1
     for (int quad = 0; quad < quads; ++quad) {
       if (quad > 0) shard.fetch_ahead();
-      if constexpr (Selection<C>::terms_ahead) selection.await();
-      const typename Selection<C>::Terms terms = selection.ask_terms(quad);
+      const float2 latent = selection.latent_scales(quad);
       typename Shard<C>::Sums sums;
       shard.products(sums, latents, quad);
       clock.mark(0);
       if constexpr (!Selection<C>::terms_ahead) selection.await();
       Best best;
-      selection.offer(best, sums, terms, quad, step);
+      selection.offer(best, sums, latent, quad, step);
       offer(best, quad, true);
       if (quad + 1 < quads) selection.leave();
     }
@@ -134,7 +133,8 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
   const int idle = C::leaders < C::warps ? C::warps - C::leaders : C::warps;
   const int idle_number = C::leaders < C::warps ? warp - C::leaders : warp;
 
-  // A leader asks for its latents before the shard's loads fill the queue.
+  // A leader asks for its latents before the shard's loads fill the queue, everybody for the row scales.
+  selection.ask_scales(end_tile - first_tile);
   if (leads) leader.enter();
   shard.begin_entry(p.matrix_stays_in_l2);
   for (int i = threadIdx.x; i < C::key_bytes / static_cast<int>(sizeof(typename Leader<C>::Key)); i += C::threads) leader.keys()[i] = 0;
@@ -146,24 +146,33 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
   if constexpr (C::recurrent) wait_copies<0>();
   else shard.finish_entry();
   __syncthreads();
+  selection.keep_scales();
   if constexpr (C::recurrent) {
     const bool arrived = recurrence.advance(leader.tokens(), 0, 0, true, latents);
     if (!arrived && threadIdx.x == 0) *leader.halt() = 1;
   }
   if constexpr (C::noise_ahead) selection.draw(0, warp, C::warps);
   shard.fetch_ahead();
+  if constexpr (C::groups > 0) selection.look_ahead();
   __syncthreads();
 
   clock.start();
   int step = 0;
   for (; step < p.steps; ++step) {
-    if (*leader.halt()) break;
+    const bool halted = *leader.halt();  // asked early, needed late: products of a halted walk harm nobody
     if constexpr (C::probe != Probe::exchange && C::probe != Probe::state) select_best<C>(shard, selection, leader, latents, step, lane, clock);
+    if (halted) break;
     clock.mark(1);
     const bool more = step + 1 < p.steps;
+    constexpr bool selects = C::groups > 0 && C::probe != Probe::exchange && C::probe != Probe::state;
     const auto fetch_next = [&] {
-      if constexpr (C::groups > 0 && C::probe != Probe::exchange && C::probe != Probe::state) selection.leave();
+      if constexpr (selects) selection.leave();
       if constexpr (C::rows > 2) selection.prefetch(step + kPrefetchSteps);
+    };
+    const auto look_ahead = [&] {
+      shard.fetch_ahead();
+      if constexpr (selects)
+        if (more) selection.look_ahead();
     };
     const auto overlap = [&] {
       if constexpr (C::noise_ahead)
@@ -178,14 +187,14 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
       ++leader.epoch;
       fetch_next();
       overlap();
-      shard.fetch_ahead();
+      look_ahead();
     } else {
       barrier_sync(kKeysReady, C::threads);
       if constexpr (C::probe == Probe::fixed_latent || C::probe == Probe::state) {
         ++leader.epoch;
         fetch_next();
         if constexpr (C::leaders == C::warps) overlap();
-        shard.fetch_ahead();
+        look_ahead();
         if (!C::wide && lane == 0) leader.keys()[((step + 1) & 1) * C::rows] = 0;
         if (blockIdx.x == 0 && warp == 0 && lane == 0) p.tokens[step] = 0;
       } else {
@@ -197,7 +206,7 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
         agreed = leader.agree(step, token);
         clock.mark(3);
         if (!agreed && lane == 0) *leader.halt() = 1;
-        if (more) leader.bring(token, step + 1, [&] { shard.fetch_ahead(); });
+        if (more) leader.bring(token, step + 1, look_ahead);
       }
     }
     if constexpr (C::recurrent) {
