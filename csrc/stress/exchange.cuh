@@ -67,7 +67,7 @@ __device__ uint32_t delay_of(uint64_t seed, uint32_t epoch, int leader, int mome
 }
 __device__ __forceinline__ void idle(uint32_t clocks) {
   const uint32_t start = clock();
-  while (clock() - start < clocks) {
+  while (__any_sync(~0u, clock() - start < clocks)) {  // all lanes together
   }
 }
 
