@@ -37,6 +37,9 @@ EXCHANGES = ("near-lines", "spread-lines", "dense-lines")
 DEFAULT_EXCHANGE = "near-lines"
 """The exchange of a walk that nobody asked another of: the only one that settings stand for and the model describes."""
 
+FORMER_EXCHANGES = ("slots-x1",)
+"""The exchange of walks recorded before there was a choice of lines: the default of its time."""
+
 MAX_BATCH = 32
 
 
@@ -79,7 +82,7 @@ class Workload:
 
 def is_experiment(exchange: str | None) -> bool:
     """Tell whether a walk of that exchange (None: none, or not known) is an experiment, which no settings can ask for."""
-    return isinstance(exchange, str) and exchange != DEFAULT_EXCHANGE
+    return isinstance(exchange, str) and exchange not in (DEFAULT_EXCHANGE, *FORMER_EXCHANGES)
 
 
 def require_word(name: str, given: object, allowed: tuple[str, ...]) -> None:

@@ -91,6 +91,8 @@ class Walk:
         device: a CUDA device; the current one when None.
         probe: ``none``, or a measuring instrument, see :class:`wts_lab.abi.WalkSpec`.
         exchange: where the words of the blocks lie, see :mod:`wts_lab.workspace`.
+        matrix_stays_in_l2: whether loading the shard leaves the matrix in L2, where a call right after finds it. False suits serving,
+            where other kernels come between and base logits that were just written had better stay.
         expected_blocks: words a block waits for; anything above the grid stalls, which tests use.
         max_polls: looks at the words before a wait gives up and the walk counts as stalled.
         log: called with each line of a build.
@@ -114,6 +116,7 @@ class Walk:
         device: torch.device | str | None = None,
         probe: str = "none",
         exchange: str = DEFAULT_EXCHANGE,
+        matrix_stays_in_l2: bool = False,
         expected_blocks: int | None = None,
         max_polls: int = MAX_POLLS,
         log=None,
@@ -123,6 +126,7 @@ class Walk:
         self.head, self.shape, self.mode, self.precision = head, head.shape, mode, precision
         require_whole("steps", steps, 1, None)
         self.steps, self.max_batch, self.sampling, self.exchange = steps, max_batch, sampling, exchange
+        self.matrix_stays_in_l2 = matrix_stays_in_l2
         self.gpu = device_gpu(self.device)
         planned = plan_walk(
             self.gpu, self.shape, mode=mode, precision=precision, placement=placement, max_batch=max_batch, rounding=rounding,
@@ -174,7 +178,7 @@ class Walk:
             draft_to_target=_address(weights.draft_to_target), slots=_address(workspace.slots), slot_places=_address(workspace.places),
             state_slots=_address(workspace.states), control=_address(workspace.control), phase_clocks=_address(self.phase_clocks),
             vocab_size=rows, vocab_tiles=packing.count_tiles(rows),
-            target_vocab_size=self.shape.target_vocab_size, matrix_stays_in_l2=1, expected_blocks=expected_blocks, max_polls=max_polls,
+            target_vocab_size=self.shape.target_vocab_size, matrix_stays_in_l2=self.matrix_stays_in_l2, expected_blocks=expected_blocks, max_polls=max_polls,
         )
 
     @torch.no_grad()

@@ -161,6 +161,12 @@ struct Leader {
     }
     return agreed;
   }
+  // After the last step: the words of batch rows that this call leaves out look as if they had been walked, too. Otherwise the epoch
+  // field of an old word would come round while its row is away. Nobody reads these words in this launch.
+  __device__ __forceinline__ void keep_up() {
+    for (int row = p.batch + warp; row < C::rows; row += C::warps)
+      for (uint32_t last = epoch - 1; last != epoch + 1; ++last) exchange.publish(last & Exchange<C>::W::epoch_mask, last, row);
+  }
   // After the last step: tokens that a stall has left open, and the epoch of the next call.
   __device__ __forceinline__ void leave(int step) const {
     if (blockIdx.x != 0 || lane != 0) return;

@@ -223,6 +223,7 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
     clock.mark(4);
   }
   if (leads) leader.leave(step);
+  if constexpr (C::rows > 1) leader.keep_up();
   if (warp == 0) clock.store(p.phase_clocks, lane);
 }
 

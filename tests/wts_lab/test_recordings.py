@@ -13,6 +13,7 @@ from cost_model.errors import BadInput
 from cost_model.gpu import AnotherGpu, load_gpu
 from cost_model.head import Head
 from cost_model.measurement import RecordError, walk_row, write_walk
+from cost_model.workload import DEFAULT_EXCHANGE
 from tests.synthetic_records import GPU_ID, GPU_NAME, STEPS, synthetic_rows, write_synthetic
 from wts_lab.recordings import NothingRecorded, describe_origin, read_recording, recorded_gpus, recorded_rows
 
@@ -92,7 +93,7 @@ def test_an_experimental_exchange_is_not_replayed(tmp_path: Path) -> None:
     ]
     write_walk(folder / GPU_ID / "2026-02-01-exchanges.parquet", rows)
     replayed = recorded_rows(GPU, HEAD, (RESIDENT, REFERENCE), "warm", max_steps=16, records=folder).rows
-    assert {row["exchange"] for row in replayed} == {"slots-x1", None}
+    assert {row["exchange"] for row in replayed} == {DEFAULT_EXCHANGE, None}
 
 
 @pytest.mark.parametrize("vocab_size, l2_state, said", [(129_280, "warm", "V 129,280, rank 256"), (151_936, "cold", "L2 cold")])
