@@ -6,7 +6,7 @@ rank]` turns the previous token into the latent. Sizes are in elements.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cost_model.catalogue import CatalogueError, check_keys, check_version, read_facts
@@ -100,6 +100,15 @@ class Head:
     def as_dict(self) -> dict:
         """Return the fields as plain values, ready for JSON."""
         return asdict(self)
+
+
+def walked_shape(head: Head) -> Head:
+    """Return the shape as a walk's kernel sees it: with a candidate pool, the candidates and one row more for the first token, which is
+    chosen from the whole vocabulary (`wts_lab/pool.py`). Every batch row has candidates of its own and is walked alone."""
+    if head.candidate_pool is None:
+        return head
+    rows = min(head.candidate_pool, head.vocab_size) + 1
+    return replace(head, vocab_size=rows, padded_vocab_size=rows, candidate_pool=None)
 
 
 def require_rank(rank: object) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from cost_model import placement as planner
 from cost_model.errors import BadInput
 from cost_model.fit import MIN_STEPS, StepFit
-from cost_model.placement import GREEDY_ROW, Kernel, Placement, built_for
-from cost_model.terms import tiles_of
+from cost_model.placement import GREEDY_ROW, Kernel, Placement
 from cost_model.workload import DEFAULT_EXCHANGE, EXCHANGES, OURS, Workload, require_whole, require_word
 from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS, WalkCase, check_points
+from wts_lab.walk_plan import planner_request
 
 if TYPE_CHECKING:
     from cost_model.gpu import Gpu
@@ -155,16 +155,15 @@ def candidates(gpu: Gpu, request: TuneRequest) -> tuple[Trial, ...]:
         PlanError: nothing fits that the planner would choose.
         BadInput: the walk cannot be measured.
     """
-    head, precision, mode = request.head, request.precision, request.mode
-    blocks = min(gpu.sm_count, tiles_of(head.vocab_size))
-    wanted = {"grid_blocks": blocks, **built_for(request.workload)}
-    chosen = planner.plan(gpu, head, precision, mode, **wanted)
-    orders = [planner.enumerate_placements(gpu, head, precision, mode, warps=warps, **wanted) for warps in dict.fromkeys(request.warps)]
+    asked, precision, mode = request.workload, request.precision, request.mode
+    walked, wanted = planner_request(gpu, request.head, max_batch=asked.batch, rounding=asked.rounding, sampling=asked.temperature > 0)
+    chosen = planner.plan(gpu, walked, precision, mode, **wanted)
+    orders = [planner.enumerate_placements(gpu, walked, precision, mode, warps=warps, **wanted) for warps in dict.fromkeys(request.warps)]
     ranked = [placement for rank in zip_longest(*orders) for placement in rank if placement not in (None, chosen)]
     first, *others = (
         Trial(
-            request.case(placement, DEFAULT_EXCHANGE), placement == chosen, _predicted_step_us(gpu, request, placement, blocks),
-            planner.kernel_beside(placement, gpu, head, precision, **wanted),
+            request.case(placement, DEFAULT_EXCHANGE), placement == chosen,
+            _predicted_step_us(gpu, request, placement, wanted["grid_blocks"]), planner.kernel_beside(placement, gpu, walked, precision, **wanted),
         )
         for placement in (chosen, *ranked)
     )

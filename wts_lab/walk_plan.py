@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
+from cost_model.errors import BadInput
 from cost_model.footprint import Kernel
 from cost_model.gpu import Gpu
-from cost_model.head import Head
+from cost_model.head import Head, walked_shape
 from cost_model.placement import Placement, kernel_beside, kernel_rows, plan
 from cost_model.terms import tiles_of
 from cost_model.workload import MAX_BATCH, PRECISIONS, ROUNDINGS, require_whole, require_word
@@ -37,31 +39,32 @@ def plan_walk(
     """The plan of a walk of ``shape`` on ``gpu``; the planner's placement where none is given.
 
     Raises ``ValueError`` for a bad argument or a placement that cannot hold the matrix or contradicts the mode, ``PlanError`` where
-    nothing fits. A walk over candidate pools is planned as `walked_shape`, for one batch row.
+    nothing fits.
     """
     require_word("mode", mode, ("streaming", "resident"))
     require_word("precision", precision, PRECISIONS)
-    require_word("rounding", rounding, ROUNDINGS)
+    walked, wanted = planner_request(gpu, shape, max_batch=max_batch, rounding=rounding, sampling=sampling)
+    chosen = placement or plan(gpu, walked, precision, mode, **wanted)
+    _check_placement(chosen, mode, tiles_of(walked.vocab_size), wanted["grid_blocks"])
+    kernel = kernel_beside(chosen, gpu, walked, precision, **wanted)
+    return WalkPlan(wanted["grid_blocks"], chosen, walk_spec(chosen, kernel, walked.rank, precision, probe))
+
+
+def planner_request(
+    gpu: Gpu, head: Head, *, max_batch: int = 1, rounding: str = "once", sampling: bool = False
+) -> tuple[Head, dict[str, Any]]:
+    """What the planner is asked for a walk: the shape as the kernel sees it, and the planner's arguments ``grid_blocks``, ``rows``,
+    ``rounding`` and ``sampling``. A block has a tile at least; candidate pools are walked a batch row at a time.
+
+    Raises ``BadInput`` for a batch or word outside what is allowed, and for a domino head that is to sample.
+    """
     require_whole("max_batch", max_batch, 1, MAX_BATCH)
-    if sampling and shape.kind == "domino":
-        raise ValueError("domino heads draft greedily; prepare the walk without sampling")
-    if shape.candidate_pool is not None:
-        shape, max_batch = walked_shape(shape), 1
-    tiles = tiles_of(shape.vocab_size)
-    grid_blocks, rows = min(gpu.sm_count, tiles), kernel_rows(max_batch)
-    wanted = {"rows": rows, "rounding": rounding, "sampling": sampling}
-    chosen = placement or plan(gpu, shape, precision, mode, grid_blocks=grid_blocks, **wanted)
-    _check_placement(chosen, mode, tiles, grid_blocks)
-    kernel = kernel_beside(chosen, gpu, shape, precision, grid_blocks=grid_blocks, **wanted)
-    return WalkPlan(grid_blocks, chosen, walk_spec(chosen, kernel, shape.rank, precision, probe))
-
-
-def walked_shape(shape: Head) -> Head:
-    """The shape as the kernel sees it: of a candidate pool, the candidates and one row more (`wts_lab/pool.py`)."""
-    if shape.candidate_pool is None:
-        return shape
-    rows = min(shape.candidate_pool, shape.vocab_size) + 1
-    return replace(shape, vocab_size=rows, padded_vocab_size=rows, candidate_pool=None)
+    require_word("rounding", rounding, ROUNDINGS)
+    if sampling and head.kind == "domino":
+        raise BadInput("domino heads draft greedily; prepare the walk without sampling, at temperature 0")
+    walked = walked_shape(head)
+    rows = kernel_rows(max_batch) if head.candidate_pool is None else 1
+    return walked, {"grid_blocks": min(gpu.sm_count, tiles_of(walked.vocab_size)), "rows": rows, "rounding": rounding, "sampling": sampling}
 
 
 def walk_spec(placement: Placement, kernel: Kernel, rank: int, precision: str, probe: str = "none") -> WalkSpec:

@@ -1,5 +1,7 @@
 """Head: validation with errors that say what to do, and the catalogue against its sources."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from cost_model import head as head_module
 from cost_model.catalogue import CatalogueError
 from cost_model.errors import BadInput
-from cost_model.head import Head, IncompleteHead, UnknownHead, list_heads, load_head
+from cost_model.head import Head, IncompleteHead, UnknownHead, list_heads, load_head, walked_shape
 
 
 def test_markov_helper():
@@ -74,6 +76,15 @@ def test_released_shapes(name, kind, target, draft, rank, hidden, block):
     head = load_head(name)
     assert (head.kind, head.target_vocab_size, head.vocab_size, head.rank, head.hidden_size, head.block) == (
         kind, target, draft, rank, hidden, block)
+
+
+@given(st.integers(1, 1_000_000), st.integers(1, 5_000))
+def test_a_pool_is_walked_over_its_candidates_and_the_first_token(vocab_size, pool):
+    head = Head("x", "domino", vocab_size, vocab_size + 5, vocab_size + 3, 64, hidden_size=64, gru_size=16, candidate_pool=pool)
+    rows = min(pool, vocab_size) + 1
+    walked = walked_shape(head)
+    assert walked == replace(head, vocab_size=rows, padded_vocab_size=rows, candidate_pool=None)
+    assert walked_shape(walked) is walked
 
 
 def test_every_listed_head_loads_with_its_source():

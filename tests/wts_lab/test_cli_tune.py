@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow", reason="rounds are Parquet records")
 
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.head import Head  # noqa: E402
-from cost_model.placement import Placement, registers_claim, shared_bytes  # noqa: E402
+from cost_model.placement import Kernel, Placement, registers_claim, shared_bytes  # noqa: E402
 from cost_model.units import format_us  # noqa: E402
 from wts_lab import cli, environment, study, tune  # noqa: E402
 from wts_lab.bench_run import work  # noqa: E402
@@ -59,6 +59,14 @@ def test_a_dry_run_takes_warps_and_the_exchanges_given():
     answer = json.loads(run(*SHAPE, "--gpu", "h200-sxm", "--dry-run", "--warps", "4,12", "--exchange", "dense-lines", "--json").stdout)
     assert {row["warps"] for row in answer["candidates"][1:]} == {4, 12}
     assert answer["exchanges"] == ["dense-lines"]
+
+
+def test_a_dry_run_of_a_candidate_pool_lists_what_its_walk_builds():
+    answer = json.loads(run("--head", "domino-qwen3-4b", "--batch", "4", "--gpu", "h200-sxm", "--dry-run", "--warps", "4,8", "--json").stdout)
+    first, second = answer["candidates"][:2]
+    kernel = Kernel(head="domino", gru=1024, state_rows=24, projector_rows=2)
+    assert [(row["warps"], row["register_tiles"], row["residency"]) for row in (first, second)] == [(8, 8, 1.0), (4, 4, 1.0)]
+    assert first["shared_bytes"] == shared_bytes(Placement(8, 8, 0, 0, 0), 256, "int8x2", kernel)
 
 
 @pytest.mark.parametrize(

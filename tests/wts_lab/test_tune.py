@@ -16,13 +16,14 @@ from cost_model import placement as planner
 from cost_model.errors import BadInput
 from cost_model.fit import StepFit
 from cost_model.gpu import load_gpu
-from cost_model.head import Head
+from cost_model.head import Head, load_head
 from cost_model.measurement import read_walk
 from cost_model.placement import Placement, PlanError
 from wts_lab import environment, tune
 from wts_lab.bench_run import MeasurementInterrupted, WorkerFailed, work
 from wts_lab.tune import Machine, TuneResult, run_tune
 from wts_lab.tune_plan import ALIKE, FASTER, INCONCLUSIVE, LONGER_CALL, PLANNED, SCREENED_OUT, SLOWER, TuneRequest, candidates, compare
+from wts_lab.walk_plan import plan_walk, walk_spec
 
 pytest.importorskip("scipy", reason="fits need scipy")
 pytest.importorskip("pyarrow", reason="rounds are Parquet records")
@@ -90,6 +91,19 @@ def test_a_walk_that_the_model_cannot_predict_is_tried_by_turns_of_the_warps(mon
     trials = candidates(H200, replace(REQUEST, warps=(4, 8, 12), limit=7))
     assert [trial.case.placement.warps for trial in trials] == [8, 4, 12, 4, 8, 12, 4]
     assert {trial.predicted_step_us for trial in trials} == {None}
+
+
+@pytest.mark.parametrize(("name", "batch", "rows"), [("domino-qwen3-4b", 4, 1), ("domino-qwen3-4b", 1, 1), ("dspark-qwen3-4b", 3, 4)])
+def test_every_candidate_is_counted_for_the_kernel_that_its_walk_builds(name, batch, rows):
+    head = load_head(name)
+    for trial in candidates(H200, replace(REQUEST, head=head, batch=batch)):
+        spec = plan_walk(H200, head, mode="resident", max_batch=batch, placement=trial.case.placement).spec
+        assert spec == walk_spec(trial.case.placement, trial.kernel, head.rank, "int8x2") and spec.rows == rows
+
+
+def test_a_domino_head_is_not_tuned_to_sample():
+    with pytest.raises(BadInput, match="draft greedily"):
+        candidates(H200, replace(REQUEST, head=load_head("domino-qwen3-4b"), temperature=1.0))
 
 
 def test_a_row_tells_what_planner_and_model_expect():

@@ -10,7 +10,7 @@ from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
 from cost_model.head import Head, load_head
 from cost_model.placement import Placement
-from wts_lab.walk_plan import plan_walk
+from wts_lab.walk_plan import plan_walk, planner_request
 
 H200 = load_gpu("h200-sxm")
 QWEN3 = Head.markov(151_936, 256)
@@ -38,6 +38,15 @@ def test_a_recurrent_head_keeps_its_share_of_the_state_matrices():
     domino = replace(load_head("domino-qwen3-4b"), candidate_pool=None)
     spec = plan_walk(H200, domino, mode="resident").spec
     assert (spec.gru, spec.state_rows, spec.projector_rows) == (1024, 24, 2)
+
+
+def test_the_planner_is_asked_for_a_pool_and_one_row_where_there_is_a_pool():
+    domino = load_head("domino-qwen3-4b")
+    walked, wanted = planner_request(H200, domino, max_batch=8, rounding="twice")
+    assert (walked.vocab_size, walked.gru_size, walked.candidate_pool) == (2049, 1024, None)
+    assert wanted == {"grid_blocks": 129, "rows": 1, "rounding": "twice", "sampling": False}
+    whole = replace(domino, candidate_pool=None)
+    assert planner_request(H200, whole, max_batch=5) == (whole, {"grid_blocks": 132, "rows": 8, "rounding": "once", "sampling": False})
 
 
 def test_a_small_vocabulary_takes_a_block_a_tile():
