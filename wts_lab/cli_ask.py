@@ -9,6 +9,7 @@ import typer
 
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
+from cost_model.head import HEAD_KINDS
 from cost_model.placement import PlanError
 from cost_model.workload import Workload
 from wts_lab import cli_views
@@ -17,6 +18,7 @@ from wts_lab.cli_inputs import (
     RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, path_from, path_option,
     placement_from, read_records, read_walks, require_steps, workload_from,
 )
+from wts_lab.cli_measure import as_kind
 from wts_lab.cli_output import print_json, say, user_errors
 
 if TYPE_CHECKING:
@@ -51,13 +53,12 @@ def predict(
 
     with user_errors():
         workload = workload_from(mode, precision, batch, steps, temperature, rounding, l2_state)
-        prediction = predict_walk(
-            load_gpu(gpu), head_from(head, vocab, rank, target_vocab), workload, mode, implementation, placement_from(placement)
-        )
+        chip = load_gpu(gpu)
+        prediction = predict_walk(chip, head_from(head, vocab, rank, target_vocab), workload, mode, implementation, placement_from(placement))
         if as_json:
             print_json(prediction)
         else:
-            cli_views.show_prediction(prediction)
+            cli_views.show_prediction(chip, prediction)
 
 
 def plan(
@@ -66,30 +67,44 @@ def plan(
     vocab: VocabOption = None,
     rank: RankOption = None,
     target_vocab: TargetVocabOption = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help=f"Plan the head of --head as another kind, whose sizes it gives: {', '.join(HEAD_KINDS)}.")
+    ] = None,
     mode: PlannedModeOption = "resident",
     precision: PrecisionOption = None,
+    batch: BatchOption = 1,
+    temperature: TemperatureOption = 0.0,
+    rounding: RoundingOption = "once",
     warps: Annotated[int, typer.Option("--warps", help="Warps of a block.")] = 8,
-    blocks: Annotated[int | None, typer.Option("--blocks", help="Blocks of the grid; one a multiprocessor if left out.")] = None,
+    blocks: Annotated[int | None, typer.Option("--blocks", help="Blocks of the grid; one a multiprocessor that has a tile if left out.")] = None,
     every: Annotated[bool, typer.Option("--all", help="List every placement that fits.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Plan where the tiles of W2 lie in a block: registers, shared memory, or streamed."""
+    """Plan where the tiles of W2 lie in a block of the kernel that would be built: registers, shared memory, or streamed."""
     from cost_model import placement as planner
+    from wts_lab.walk_plan import planner_request
 
     with user_errors():
-        chip, shape, words = load_gpu(gpu), head_from(head, vocab, rank, target_vocab), precision or "int8x2"
-        best = planner.plan(chip, shape, words, mode, grid_blocks=blocks, warps=warps)
+        chip, shape = load_gpu(gpu), as_kind(head_from(head, vocab, rank, target_vocab), kind)
+        asked = Workload(batch, 1, temperature, precision or "int8x2", rounding)
+        walked, wanted = planner_request(chip, shape, max_batch=batch, rounding=rounding, sampling=temperature > 0)
+        if blocks is not None:
+            wanted["grid_blocks"] = blocks
+        best = planner.plan(chip, walked, asked.precision, mode, warps=warps, **wanted)
         chosen = [best]
         if every:
-            others = planner.enumerate_placements(chip, shape, words, mode, grid_blocks=blocks, warps=warps)
+            others = planner.enumerate_placements(chip, walked, asked.precision, mode, warps=warps, **wanted)
             chosen += [placement for placement in others if placement != best]
-        rows = [cli_views.placement_row(placement, shape.rank, words) for placement in chosen]
+        rows = [cli_views.placement_row(placement, chip, walked, asked.precision, wanted) for placement in chosen]
         if as_json:
-            grid = chip.sm_count if blocks is None else blocks
-            print_json({"gpu_id": chip.id, "head": shape, "mode": mode, "precision": words, "grid_blocks": grid,
+            print_json({"gpu_id": chip.id, "head": shape, "mode": mode, "precision": asked.precision, "batch": batch, "temperature": temperature,
+                        "rounding": rounding, "walked_vocab_size": walked.vocab_size, "grid_blocks": wanted["grid_blocks"],
                         "placement": rows[0], **({"others": rows[1:]} if every else {})})
-        else:
-            cli_views.show_placements(f"{shape.name} on {chip.name}, {mode}, {words}", rows)
+            return
+        sampled = f"temperature {temperature:g}" if temperature else "greedy"
+        cli_views.show_placements(f"{shape.name} on {chip.name}, {mode}, {asked.precision}, batch {batch}, {sampled}, rounding {rounding}", rows)
+        if walked != shape:
+            typer.echo(f"Note: each batch row is a walk of its own over {walked.vocab_size:,} rows, its candidates and the first token.")
 
 
 def fit(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cost_model import placement as planner
+from cost_model.head_state import RECURRENT_KINDS
 from cost_model.units import format_bytes, format_count, format_interval_us, format_percent, format_us
 from cost_model.workload import L2_STATES, OURS
 from wts_lab.cli_output import print_table
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cost_model.decide import Decision
     from cost_model.fit import SeriesKey, StepFit
     from cost_model.gpu import Gpu
+    from cost_model.head import Head
     from cost_model.placement import Placement
     from cost_model.predict import Prediction
     from cost_model.residuals import ModeErrors
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from wts_lab.study import StudyResult
 
 
-def show_prediction(prediction: Prediction) -> None:
-    """Show totals with intervals and floors, the terms of entry and step, the placement and what weakens the answer."""
+def show_prediction(gpu: Gpu, prediction: Prediction) -> None:
+    """Show a prediction for a GPU: totals with intervals and floors, the terms of entry and step, the placement and what weakens the answer."""
     path = " ".join(word for word in (prediction.mode, prediction.precision, prediction.implementation, prediction.variant) if word)
     steps = prediction.workload.steps
     print_table(
@@ -52,26 +54,43 @@ def show_prediction(prediction: Prediction) -> None:
          for part, terms in prediction.terms.items() for name, term in terms.items()],
     )
     if prediction.placement:
-        show_placements("Placement", [placement_row(prediction.placement, prediction.head.rank, prediction.precision)])
+        wanted = {"grid_blocks": prediction.grid_blocks, **planner.built_for(prediction.workload)}
+        show_placements("Placement", [placement_row(prediction.placement, gpu, prediction.head, prediction.precision, wanted)])
     for note in prediction.notes:
         typer.echo(f"Note: {note}.")
 
 
-def placement_row(placement: Placement, rank: int, precision: str) -> dict:
-    """Return a placement's counts with what it asks of registers and shared memory."""
-    claim = planner.registers_claim(placement, rank, precision)
+def placement_row(placement: Placement, gpu: Gpu, head: Head, precision: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a placement's counts with what its kernel takes of registers and shared memory.
+
+    Args:
+        head: the shape as the kernel sees it; `wanted`: the planner's arguments, see `walk_plan.planner_request`.
+
+    `state_rows` and `projector_rows` are those of a recurrent head's matrices that a block keeps, of `state_rows_owned` and
+    `projector_rows_owned`; None where the head has no such matrix.
+    """
+    kernel = planner.kernel_beside(placement, gpu, head, precision, **wanted)
+    claim = planner.registers_claim(placement, head.rank, precision, kernel)
+    owned = planner.state_placement(head, wanted["grid_blocks"])
+    states = (kernel.state_rows, owned[0]) if head.kind in RECURRENT_KINDS else (None, None)
+    projector = (kernel.projector_rows, owned[1]) if head.kind == "domino" else (None, None)
     return {
         **placement.as_dict(), "registers_per_thread": claim.registers_per_thread, "spills": claim.spills,
-        "shared_bytes": planner.shared_bytes(placement, rank, precision),
+        "shared_bytes": planner.shared_bytes(placement, head.rank, precision, kernel), "kernel_rows": kernel.rows, "wide_words": kernel.wide(placement),
+        "state_rows": states[0], "state_rows_owned": states[1], "projector_rows": projector[0], "projector_rows_owned": projector[1],
     }
 
 
-def show_placements(title: str, rows: Sequence[dict]) -> None:
-    """Show placements, one a row."""
+def show_placements(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Show placements of one head, one a row; of a recurrent head also how many rows of its own matrices a block keeps."""
+    kept = [name for name in ("state_rows", "projector_rows") if rows[0][name] is not None]
     print_table(
-        title, ("warps", "tiles: registers", "shared", "streamed", "staging", "resident", "registers a thread", "shared memory"),
+        title,
+        ("warps", "tiles: registers", "shared", "streamed", "staging", "resident", "registers a thread", "shared memory",
+         *(f"{name.replace('_', ' ')} kept" for name in kept)),
         [(row["warps"], row["register_tiles"], row["shared_tiles"], row["streamed_tiles"], row["staging_tiles"],
-          format_percent(row["residency"]), row["registers_per_thread"], format_bytes(row["shared_bytes"])) for row in rows],
+          format_percent(row["residency"]), row["registers_per_thread"], format_bytes(row["shared_bytes"]),
+          *(f"{row[name]} of {row[f'{name}_owned']}" for name in kept)) for row in rows],
     )
 
 

@@ -12,10 +12,13 @@ import pytest
 pytest.importorskip("typer.testing")
 
 from cost_model.gpu import load_gpu  # noqa: E402
-from cost_model.head import Head  # noqa: E402
+from cost_model.head import Head, load_head  # noqa: E402
+from cost_model.placement import Kernel, Placement, registers_claim, shared_bytes  # noqa: E402
 from cost_model.workload import Workload  # noqa: E402
 from tests.command_line import ROOT, SHAPE, quick_look_and_full_run, refused, run, run_process, whole_record  # noqa: E402
 from wts_lab import cli_inputs  # noqa: E402
+from wts_lab.cli_measure import as_kind  # noqa: E402
+from wts_lab.walk_plan import plan_walk  # noqa: E402
 
 
 # --- predict --------------------------------------------------------------------------------------------------------------
@@ -65,6 +68,12 @@ def test_a_given_placement_is_the_one_predicted():
     assert (answer["placement"]["register_tiles"], answer["placement"]["shared_tiles"]) == (32, 40)
 
 
+def test_the_placement_of_a_prediction_is_shown_for_the_kernel_of_its_batch():
+    line = run("predict", "--gpu", "h200-sxm", *SHAPE, "--batch", "8").stdout.split("Placement")[1].split("─")[-1].split()
+    assert line[:7] == ["8", "32", "40", "0", "0", "100", "%"]
+    assert int(line[7]) == registers_claim(Placement(8, 32, 40, 0, 0), 256, "int8x2", Kernel(rows=8)).registers_per_thread
+
+
 def test_the_table_shows_the_same_step_as_the_json(prediction):
     from cost_model.units import format_us
 
@@ -112,6 +121,87 @@ def test_plan_lists_each_placement_once():
     answer = json.loads(run("plan", "--gpu", "h200-sxm", *SHAPE, "--all", "--json").stdout)
     rows = [tuple(sorted(row.items())) for row in (answer["placement"], *answer["others"])]
     assert len(rows) == len(set(rows)) > 1
+
+
+def planned(*arguments: str) -> dict:
+    """What `plan` on an H200 answers."""
+    return json.loads(run("plan", "--gpu", "h200-sxm", *arguments, "--json").stdout)
+
+
+def test_plan_for_eight_rows_leaves_their_sums_room_in_registers():
+    answer = planned(*SHAPE, "--batch", "8")
+    row, place, kernel = answer["placement"], Placement(8, 32, 40, 0, 0), Kernel(rows=8)
+    assert (row["register_tiles"], row["shared_tiles"], row["slots"], row["kernel_rows"]) == (4 * 8, 5 * 8, 9, 8)
+    claim = registers_claim(place, 256, "int8x2", kernel)
+    assert (row["registers_per_thread"], row["spills"]) == (claim.registers_per_thread, False)
+    assert row["shared_bytes"] == shared_bytes(place, 256, "int8x2", kernel) > shared_bytes(place, 256, "int8x2")
+    assert (answer["batch"], answer["temperature"], answer["rounding"]) == (8, 0.0, "once")
+    assert row["state_rows"] is None and row["projector_rows"] is None
+
+
+def test_plan_counts_the_noise_of_sampled_rows():
+    row = planned(*SHAPE, "--batch", "8", "--temperature", "0.7")["placement"]
+    assert (row["register_tiles"], row["shared_tiles"]) == (3 * 8, 6 * 8)
+    assert row["wide_words"] and row["shared_bytes"] == shared_bytes(Placement(8, 24, 48, 0, 0), 256, "int8x2", Kernel(rows=8, sampling=True))
+
+
+def test_plan_counts_the_words_of_logits_that_are_not_rounded():
+    assert [planned(*SHAPE, "--rounding", word)["placement"]["wide_words"] for word in ("once", "twice", "none")] == [False, False, True]
+
+
+def test_plan_of_a_candidate_pool_is_one_slot_for_one_row():
+    answer = planned("--head", "domino-qwen3-4b", "--batch", "8")
+    row = answer["placement"]
+    assert (answer["walked_vocab_size"], answer["grid_blocks"], answer["head"]["candidate_pool"]) == (2049, 129, 2048)
+    assert (row["slots"], row["register_tiles"], row["residency"], row["kernel_rows"]) == (1, 8, 1.0, 1)
+    assert (row["state_rows"], row["state_rows_owned"], row["projector_rows"], row["projector_rows_owned"]) == (24, 24, 2, 2)
+    shown = run("plan", "--gpu", "h200-sxm", "--head", "domino-qwen3-4b").stdout
+    assert "24 of 24" in shown and "2 of 2" in shown and "each batch row is a walk of its own over 2,049 rows" in shown
+
+
+def test_plan_shows_state_rows_that_tiles_leave_no_room_for():
+    row = planned("--head", "domino-qwen3-4b", "--blocks", "8")["placement"]
+    assert (row["state_rows_owned"], row["projector_rows"], row["projector_rows_owned"]) == (3 * 1024 // 8, 32, 256 // 8)
+    assert 0 < row["state_rows"] < row["state_rows_owned"]
+    limit = load_gpu("h200-sxm").value("smem_bytes_per_block_optin")
+    assert limit - 2 * 1024 < row["shared_bytes"] <= limit  # not one row of 1,024 bf16 elements more
+
+
+def test_plan_shows_no_state_of_heads_without():
+    assert "state rows" in run("plan", "--gpu", "h200-sxm", "--head", "dspark-qwen3-4b", "--kind", "rnn").stdout
+    assert "state rows" not in run("plan", "--gpu", "h200-sxm", "--head", "dspark-qwen3-4b", "--kind", "gated").stdout
+
+
+@pytest.mark.parametrize("batch", [1, 3, 32])
+@pytest.mark.parametrize(("name", "kind", "temperature"), [
+    ("dspark-qwen3-4b", "markov", 0.0), ("dspark-qwen3-4b", "gated", 1.0), ("dspark-qwen3-4b", "rnn", 1.0), ("domino-qwen3-4b", "domino", 0.0),
+])
+def test_plan_answers_for_the_kernel_that_a_walk_builds(name, kind, temperature, batch):
+    answer = planned("--head", name, "--kind", kind, "--batch", str(batch), "--temperature", str(temperature))
+    built = plan_walk(load_gpu("h200-sxm"), as_kind(load_head(name), kind), mode="resident", max_batch=batch, sampling=temperature > 0)
+    row, spec = answer["placement"], built.spec
+    assert answer["grid_blocks"] == built.grid_blocks and answer["head"]["kind"] == kind
+    assert {name: row[name] for name in built.placement.as_dict()} == built.placement.as_dict()
+    assert (row["kernel_rows"], row["wide_words"]) == (spec.rows, spec.wide)
+    assert (row["state_rows"] or 0, row["projector_rows"] or 0) == (spec.state_rows, spec.projector_rows)
+
+
+def test_plan_takes_a_block_for_each_tile_of_a_small_vocabulary():
+    answer = planned("--vocab", "100", "--rank", "64")
+    assert (answer["grid_blocks"], answer["placement"]["slots"]) == (7, 1)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ((*SHAPE, "--batch", "33"), "batch is 33; it must be from 1 to 32"),
+    ((*SHAPE, "--temperature", "-1"), "temperature is -1.0"),
+    ((*SHAPE, "--rounding", "up"), "rounding is 'up'; choose one of once, twice, none"),
+    ((*SHAPE, "--kind", "medusa"), "--kind is 'medusa'; choose one of markov, gated, rnn, domino"),
+    ((*SHAPE, "--kind", "rnn"), "does not give all sizes"),
+    (("--head", "domino-qwen3-4b", "--temperature", "1"), "domino heads draft greedily"),
+    (("--head", "domino-qwen3-4b", "--blocks", "133"), "grid_blocks is 133"),
+])
+def test_plan_refuses_what_no_kernel_is_built_for(words, message):
+    assert message in refused("plan", "--gpu", "h200-sxm", *words)
 
 
 # --- decide and settings --------------------------------------------------------------------------------------------------
