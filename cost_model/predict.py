@@ -157,7 +157,7 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
         lambda values: fused_terms(values, curve, case), used, (parameters.entry_error, parameters.model_error), floors, read_floor,
         placement=placement, mode=mode, implementation=OURS, variant=None, fastest_variant=None, gpu_id=gpu.id,
         calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=blocks,
-        notes=_notes(gpu, parameters, used) + _not_built(mode, workload),
+        notes=_notes(gpu, parameters, used) + _not_recorded(mode, workload),
     )
 
 
@@ -221,11 +221,11 @@ def _notes(gpu: Gpu, parameters: Parameters, used: Mapping[str, Parameter], fitt
     return tuple(notes)
 
 
-def _not_built(mode: str, workload: Workload) -> tuple[str, ...]:
-    """Say what of a fused walk the kernels of this project do not run yet."""
+def _not_recorded(mode: str, workload: Workload) -> tuple[str, ...]:
+    """Say what of a fused walk no record has checked the model against."""
     beyond = [f"{mode} {workload.precision}"] * (mode == "resident" and workload.precision == "bf16")
     beyond += [f"batch {workload.batch}"] * (workload.batch > 1) + [f"temperature {workload.temperature:g}"] * (workload.temperature > 0)
-    return (f"no kernel of this project runs this yet: {', '.join(beyond)}",) if beyond else ()
+    return (f"no record has checked the model on this yet: {', '.join(beyond)}",) if beyond else ()
 
 
 def _assemble(evaluate: Callable[[Mapping[str, float]], tuple[Parts, Parts]], by_name: Mapping[str, Parameter], model_errors: tuple[float, float],

@@ -260,7 +260,7 @@ def test_a_prediction_takes_under_a_millisecond():
 ])
 def test_a_kernel_that_does_not_exist_is_predicted_with_a_note(mode, workload, words):
     notes = predict(study_h200(), Head.markov(32_000, 128), Workload(**workload), mode).notes
-    assert f"no kernel of this project runs this yet: {words}" in notes
+    assert f"no record has checked the model on this yet: {words}" in notes
 
 
 def test_what_is_built_has_no_such_note():
