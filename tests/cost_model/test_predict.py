@@ -258,14 +258,14 @@ def test_a_prediction_takes_under_a_millisecond():
     ("resident", dict(precision="bf16"), "resident bf16"), ("streaming", dict(batch=4), "batch 4"), ("resident", dict(temperature=0.7), "temperature 0.7"),
     ("resident", dict(batch=2, temperature=1.0), "batch 2, temperature 1"),
 ])
-def test_a_kernel_that_does_not_exist_is_predicted_with_a_note(mode, workload, words):
+def test_what_no_record_has_checked_is_predicted_with_a_note(mode, workload, words):
     notes = predict(study_h200(), Head.markov(32_000, 128), Workload(**workload), mode).notes
     assert f"no record has checked the model on this yet: {words}" in notes
 
 
-def test_what_is_built_has_no_such_note():
+def test_what_is_recorded_has_no_such_note():
     for mode, precision in (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"), ("stepwise", "bf16")):
-        assert not any("no kernel" in note for note in predict(study_h200(), QWEN, Workload(precision=precision), mode).notes)
+        assert not any("no record has checked" in note for note in predict(study_h200(), QWEN, Workload(precision=precision), mode).notes)
 
 
 def test_more_blocks_than_multiprocessors_are_refused():
