@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
       } else {
         leader.publish(step, first_tile * kTileRows);
         fetch_next();
-          if constexpr (C::leaders == C::warps) overlap();
+        if constexpr (C::leaders == C::warps) overlap();
         clock.mark(2);
         int token[Leader<C>::N];
         agreed = leader.agree(step, token);
