@@ -60,7 +60,7 @@ void check_shapes(const at::Tensor& base_logits, const at::Tensor& anchor, const
   if (sizes.steps < 1 || sizes.steps > sizes.max_steps)
     refuse("base_logits holds ", sizes.steps, " positions; this walk was prepared for 1 to ", int64_t{sizes.max_steps});
   check_logits("base_logits", base_logits, sizes);
-  if (anchor.dim() != 1 || anchor.size(0) != sizes.batch || anchor.stride(0) != 1)
+  if (anchor.dim() != 1 || anchor.size(0) != sizes.batch || (sizes.batch > 1 && anchor.stride(0) != 1))
     refuse("anchor has shape ", anchor.sizes(), " and strides ", anchor.strides(), "; it must be [", sizes.batch, "], contiguous");
   if (tokens.dim() != 2 || tokens.size(0) != sizes.batch || tokens.size(1) != sizes.steps || (sizes.steps > 1 && tokens.stride(1) != 1))
     refuse("tokens_out has shape ", tokens.sizes(), " and strides ", tokens.strides(), "; it must be [", sizes.batch, ", ", sizes.steps,
@@ -96,8 +96,9 @@ void launch(int64_t launcher, int64_t error_string, int64_t prepared, int grid_b
   if (positions) params.positions = static_cast<const float*>(positions->data_ptr());
   if (temperatures) {
     check_tensor("temperatures", *temperatures, at::kFloat, device);
-    if (temperatures->dim() != 1 || temperatures->size(0) != sizes.batch || temperatures->stride(0) != 1)
+    if (temperatures->dim() != 1 || temperatures->size(0) != sizes.batch || (sizes.batch > 1 && temperatures->stride(0) != 1))
       refuse("temperatures has shape ", temperatures->sizes(), "; it must be [", sizes.batch, "], contiguous");
+    if (!noise_offset) refuse("temperatures need a noise offset; none was given");
     check_tensor("the noise offset", *noise_offset, at::kLong, device);
     if (noise_offset->numel() != 1) refuse("the noise offset has ", noise_offset->numel(), " elements; it must have 1");
     params.temperatures = static_cast<const float*>(temperatures->data_ptr());

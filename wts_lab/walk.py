@@ -150,6 +150,7 @@ class Walk:
             ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value for name in ("wts_walk_launch", "wts_error_string")
         )
         self._stream: torch.cuda.Stream | None = None
+        torch.cuda.synchronize(self.device)  # buffers are ready for a first call on any stream
 
     @property
     def positions(self) -> int:
@@ -300,6 +301,7 @@ class Walk:
             row = bad_anchors.index(True) if any(bad_anchors) else (rows & -rows).bit_length() - 1
             raise AnchorOutOfRange(row, self.shape.target_vocab_size)
         self.workspace.clear()
+        torch.cuda.synchronize(self.device)  # the next call may be on another stream
         first = abi.CONSTANTS["kControlMissing"]
         bits = control[first : first + abi.CONSTANTS["kMissingWords"]]
         together = blocks_of_unit(self.spec.wide)

@@ -12,7 +12,7 @@ from cost_model.head import Head, walked_shape
 from cost_model.placement import Placement, kernel_beside, kernel_rows, plan
 from cost_model.terms import tiles_of
 from cost_model.workload import MAX_BATCH, PRECISIONS, ROUNDINGS, require_whole, require_word
-from wts_lab.abi import WalkSpec, k_steps, staging_steps
+from wts_lab.abi import CONSTANTS, WalkSpec, k_steps, staging_steps
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def planner_request(
         raise BadInput("domino heads draft greedily; prepare the walk without sampling, at temperature 0")
     walked = walked_shape(head)
     rows = kernel_rows(max_batch) if head.candidate_pool is None else 1
-    return walked, {"grid_blocks": min(gpu.sm_count, tiles_of(walked.vocab_size)), "rows": rows, "rounding": rounding, "sampling": sampling}
+    grid_blocks = min(gpu.sm_count, CONSTANTS["kMaxBlocks"], tiles_of(walked.vocab_size))
+    return walked, {"grid_blocks": grid_blocks, "rows": rows, "rounding": rounding, "sampling": sampling}
 
 
 def walk_spec(placement: Placement, kernel: Kernel, rank: int, precision: str, probe: str = "none") -> WalkSpec:

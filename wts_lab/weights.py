@@ -41,6 +41,11 @@ def prepare_weights(head: DraftHead, precision: str, device: torch.device, draft
     if next(head.parameters()).device != device:
         head = copy.deepcopy(head).to(device)  # a module moves in place, and this one is the caller's
     state_matrix, projector = (*state_matrices(head), None, None)[:2]
+    if draft_to_target is None and head.vocab_size > head.target_vocab_size:
+        raise ValueError(
+            f"draft ids reach {head.vocab_size - 1:,} and the token table has {head.target_vocab_size:,} rows; give draft_to_target, or the "
+            "vocab_size without padding"
+        )
     to_target = None if draft_to_target is None else _checked_map(draft_to_target, head.shape).to(device)
     if head.candidate_pool is not None:
         pool = CandidatePool(head, precision, to_target)

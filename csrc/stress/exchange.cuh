@@ -66,8 +66,8 @@ __device__ uint32_t delay_of(uint64_t seed, uint32_t epoch, int leader, int mome
   }
 }
 __device__ __forceinline__ void idle(uint32_t clocks) {
-  const uint32_t start = clock();
-  while (__any_sync(~0u, clock() - start < clocks)) {  // all lanes together
+  const uint32_t start = wts::short_clock();
+  while (__any_sync(~0u, wts::short_clock() - start < clocks)) {  // all lanes together
   }
 }
 

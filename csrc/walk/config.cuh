@@ -97,7 +97,8 @@ struct WalkConfig {
   static constexpr int state_offset = noise_offset + (noise_ahead ? 4 * Rows * block_rows : 0);
 
   static_assert(Warps >= 1 && Warps <= 32 && slots >= 1, "a walk needs 1 to 32 warps and at least one slot a warp");
-  static_assert(Rows == 1 || Rows == 2 || Rows % 4 == 0 && Rows <= kMaxRows, "rows are 1, 2, or quads up to 32");
+  static_assert(Rows == 1 || Rows == 2 || Rows % 4 == 0 && Rows <= kMaxRows && (quads <= 4 || quads % 4 == 0),
+                "rows are 1, 2, or quads up to 32; streamed tiles take four quads at a time");
   static_assert(Rank % 32 == 0 && Rank >= 32 && Rank <= kMaxRank, "rank is a multiple of 32 up to 512");
   static_assert(columns <= pack, "a product has four column pairs");
   static_assert((StreamedSlots == 0) == (StagingEntries == 0), "streamed slots need a staging ring, and only they do");

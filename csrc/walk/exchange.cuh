@@ -122,7 +122,7 @@ struct Exchange {
   __device__ __forceinline__ void publish(typename W::Word word, uint32_t epoch, int row) {
     const int offset = C::rows == 1 ? ((epoch & 1u) ? own[1] : own[0]) : own_word(epoch, row);
     if (lane == 0) store_word(reinterpret_cast<typename W::Word*>(slots + offset), word);
-    published = clock();
+    published = short_clock();
   }
   // Units past the grid's never come: a test that wants a stall waits for them.
   __device__ __forceinline__ bool awaited(uint32_t pending, int i) const { return (pending & (1u << i)) && lane + 32 * i < grid_units; }
@@ -142,7 +142,7 @@ struct Exchange {
         if (row[n] >= 0 && lane + 32 * i < units()) pending[n] |= 1u << i;
       }
     }
-    while (clock() - published < kFirstPollClocks) {  // no word can be complete yet, and a look that finds nothing delays the next
+    while (short_clock() - published < kFirstPollClocks) {  // no word can be complete yet, and a look that finds nothing delays the next
     }
     for (uint32_t count = 0;; ++count) {
 #pragma unroll

@@ -119,6 +119,12 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// The low half of the clock. Not clock(): that is 64 bits wide, and a difference from 32 bits of it is no time.
+__device__ __forceinline__ uint32_t short_clock() {
+  uint32_t clock;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(clock)::"memory");
+  return clock;
+}
 __device__ __forceinline__ int64_t clock_now() {
   int64_t clock;
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(clock)::"memory");

@@ -321,14 +321,14 @@ struct Recurrence {
   // u = SiLU(P + F1_s s'), each block reading all of it.
   __device__ __forceinline__ bool gather_latents(int position, uint32_t epoch) const {
     bool arrived = true;
-    const uint32_t ready = clock();
+    const uint32_t ready = short_clock();
     for_each_chunk([&](int row, int chunk) {
       const int pair = 32 * chunk + lane;
       const bool present = pair < C::rank / 2;
       float2 u = make_float2(0.0f, 0.0f);
       if (present) {
         const float2 from_position = load_float_pair(terms(row, position) + 2 * pair);
-        while (clock() - ready < kFirstPollClocks) {  // as in exchange_wait
+        while (short_clock() - ready < kFirstPollClocks) {  // as in exchange_wait
         }
         WordPairs<1> product;
         product.ask(latent_words(epoch, row) + 2 * pair, 0);

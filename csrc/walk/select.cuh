@@ -207,7 +207,12 @@ struct Selection {
     const __nv_bfloat162 y = __floats2bfloat162_rn(low, high);
     if constexpr (Keep) keep(y, row, batch, step);
     if constexpr (!C::wide) {
-      best.offer(ordered_bf16x2(y), NarrowBest::place(row));
+      uint32_t ordered = ordered_bf16x2(y);
+      if constexpr (!C::int8x2 && C::head != HeadKind::markov) {  // an infinite latent makes NaN of rows that are not there
+        if (row >= end) ordered &= 0xffff0000u;
+        if (row + 1 >= end) ordered &= 0xffffu;
+      }
+      best.offer(ordered, NarrowBest::place(row));
     } else {
       if constexpr (C::rounding != Rounding::none) low = __low2float(y), high = __high2float(y);
       if constexpr (C::sampling) sample(low, high, row, batch, step);

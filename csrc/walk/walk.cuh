@@ -136,9 +136,9 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
   // A leader asks for its latents before the shard's loads fill the queue, everybody for the row scales.
   selection.ask_scales(end_tile - first_tile);
   if (leads) leader.enter();
+  if constexpr (C::groups > 0) selection.fill();  // before the ring asks: finish_entry waits for what is older than the ring
   shard.begin_entry(p.matrix_stays_in_l2);
   for (int i = threadIdx.x; i < C::key_bytes / static_cast<int>(sizeof(typename Leader<C>::Key)); i += C::threads) leader.keys()[i] = 0;
-  if constexpr (C::groups > 0) selection.fill();
   selection.enter();
   if constexpr (C::rows > 2)
     for (int ahead = 1; ahead < kPrefetchSteps; ++ahead) selection.prefetch(ahead);
@@ -183,7 +183,9 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
 
     bool agreed = true;
     if (!leads) {
-      barrier_arrive(kKeysReady, C::threads);
+      // Noise of the next step is drawn over this step's, which slower warps may still be reading.
+      if constexpr (C::noise_ahead) barrier_sync(kKeysReady, C::threads);
+      else barrier_arrive(kKeysReady, C::threads);
       ++leader.epoch;
       fetch_next();
       overlap();
@@ -222,6 +224,7 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
     barrier_sync(kLatentReady, C::threads);
     clock.mark(4);
   }
+  wait_copies<0>();  // a halted walk leaves before its copies have landed
   if (leads) leader.leave(step);
   if constexpr (C::rows > 1) leader.keep_up();
   if (warp == 0) clock.store(p.phase_clocks, lane);

@@ -49,6 +49,8 @@ MARKOV = {
     "partial": (spec(1, 1, 3, 2, rank=128), 440, 1),
     "partial-four-rows": (spec(1, 1, 2, 1, rows=4, rank=128), 330, 4),
     "partial-eight-rows": (spec(1, 1, 2, 2, rows=8, rank=128), 330, 6),
+    "deep-ring": (spec(0, 0, 4, 4), 352, 1),  # base logits that are copied 16 bytes at a time, behind as many parts of tiles
+    "deep-ring-four-rows": (spec(1, 1, 2, 2, rows=4), 352, 4),
     "many-slots": (spec(3, 2), 470, 1),
     "wide-words": (spec(2, 1, wide=True), 250, 1),
     "twice": (spec(2, 1, rounding="twice"), 250, 1),
@@ -113,6 +115,16 @@ def test_sampled_rows_draw_the_noise_of_the_stream_and_greedy_rows_none(what, ba
         assert walk(base, anchors, temperatures=temperatures, noise=(0x0123456789ABCDEF, offset), logits_out=kept).tolist() == twin.tokens.tolist()
         assert torch.equal(kept.view(torch.int16), twin.logits.view(torch.int16))
         assert offset.tolist() == [42 + call]
+
+
+def test_noise_is_not_drawn_over_while_a_warp_still_reads_it(folder):
+    head = MarkovHead.random(500, 128, seed=3)
+    walk = EmulatedWalk(head, spec(4, 0, rank=128, warps=8, sampling=True), 1, folder)
+    for seed in range(6):
+        base, anchors, _ = inputs(500, 1, STEPS, seed)
+        options = {"temperatures": torch.ones(1), "noise": (77, torch.tensor([seed]))}
+        twin = expected_walks(head, base, anchors, precision="int8x2", rows=torch.arange(1), **options)
+        assert walk(base, anchors, seed=seed, **options).tolist() == twin.tokens.tolist()
 
 
 @pytest.mark.parametrize("vocab", [1, 15, 241, 247])

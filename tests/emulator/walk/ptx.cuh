@@ -90,6 +90,7 @@ inline float divided(float value, float by) { return value / by; }
 
 inline void barrier_arrive(int id, int threads) { emulator::arrive(now->block->barriers[id], threads); }
 inline void barrier_sync(int id, int threads) { emulator::wait(now->block->barriers[id], threads); }
+inline uint32_t short_clock() { return clock(); }
 inline int64_t clock_now() { return clock(); }
 
 }  // namespace wts
