@@ -85,7 +85,7 @@ def test_notebooks_have_no_outputs(texts):
 def test_record_files_hold_no_path_of_one_machine():
     """Records keep the command that made them; it must not name a home folder."""
     parquet = pytest.importorskip("pyarrow.parquet")
-    for path in sorted((ROOT / "data" / "measurements").rglob("*.parquet")):
+    for path in sorted((ROOT / "data").rglob("*.parquet")):
         for command in parquet.read_table(path, columns=["command"]).column("command").unique().to_pylist():
             assert not HOME_OR_WORK.search(command or ""), f"{path.name}: {command}"
 
