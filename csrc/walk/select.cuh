@@ -37,7 +37,7 @@ struct Selection {
   int region = 0;          // of the ring, used next
   int copy_region = 0, copy_quad = 0, copy_step = 0;  // and copied next
   uint32_t noise_offset = 0;
-  static constexpr bool terms_ahead = C::quads == 1 && C::groups <= 4;
+  static constexpr bool terms_ahead = C::quads == 1 && C::groups <= 4 && !C::recurrent;  // a state's advance needs registers, too
   float2 kept_scales[terms_ahead ? groups : 1];
   uint32_t next_base[terms_ahead ? groups : 1];
 
