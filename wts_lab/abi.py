@@ -29,7 +29,6 @@ CONSTANTS = {
     "kNarrowRows": NARROW_ROWS,
     "kMaxBlocks": 192,  # of a grid
     "kUnitBytes": 16,  # of words that are read together
-    "kLineBytes": 128,
     "kControlEpoch": 0,  # uint32 words of the control block
     "kControlStatus": 1,
     "kControlDetail": 2,  # the stalled step

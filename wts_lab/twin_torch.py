@@ -223,6 +223,3 @@ def _as_bf16(y: torch.Tensor) -> torch.Tensor:
 def _index(word: torch.Tensor) -> torch.Tensor:
     """Row of a word (order of the key, inverted index), which is largest for the winner."""
     return LAST_INDEX - (word & LAST_INDEX)
-
-
-_run = run_walks_torch

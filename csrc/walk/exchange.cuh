@@ -17,8 +17,8 @@
 
 namespace wts {
 
-// First tile of a block: block * tiles / grid, rounded down, without a division: exact since block * tiles < 2^24 and the grid has at
-// most kMaxBlocks blocks.
+// First tile of a block: block * tiles / grid, rounded down, without a division. reciprocal * grid exceeds 2^32 by at most grid, so it is exact
+// while block * tiles stays below 2^32 / grid: at most 192 * 65,536 against 2^32 / 192.
 __device__ __forceinline__ uint32_t reciprocal_of(uint32_t grid) { return 0xffffffffu / grid + 1; }
 __device__ __forceinline__ int first_tile_of(uint32_t block, int tiles, uint32_t grid_reciprocal) {
   const uint32_t product = block * static_cast<uint32_t>(tiles);
