@@ -155,7 +155,15 @@ def select_walks(recording: Recording, **wanted: object) -> pandas.DataFrame:
 
 
 def recorded_rows(
-    gpu: Gpu, head: Head, ways: tuple[tuple[str, str], ...], l2_state: str, *, max_steps: int, records: Path | None = None
+    gpu: Gpu,
+    head: Head,
+    ways: tuple[tuple[str, str], ...],
+    l2_state: str,
+    *,
+    max_steps: int,
+    batch: int = 1,
+    temperature: float = 0.0,
+    records: Path | None = None,
 ) -> Recording:
     """The recording of some (mode, precision) ways of walking one head on one GPU, up to a walk length.
 
@@ -165,11 +173,14 @@ def recorded_rows(
     Raises NothingRecorded when the first way was not recorded; the others may be missing.
     """
     recording = read_recording(gpu.id, records)
-    frame = select_walks(recording, head_kind=head.kind, vocab_size=head.vocab_size, rank=head.rank, l2_state=l2_state, batch=1)
+    frame = select_walks(
+        recording, head_kind=head.kind, vocab_size=head.vocab_size, rank=head.rank, l2_state=l2_state, batch=batch, temperature=temperature
+    )
     frame = frame[(frame["steps"] <= max_steps) & ~frame["exchange"].map(is_experiment).astype(bool)]
     matches = [_fastest(frame[(frame["mode"] == mode) & (frame["precision"] == precision)]) for mode, precision in ways]
     if matches[0].empty:
-        raise NothingRecorded(_what_there_is(recording, head, ways[0], l2_state, max_steps))
+        asked = f"L2 {l2_state}, batch {batch}, temperature {temperature:g}, up to {max_steps} steps"
+        raise NothingRecorded(_what_there_is(recording, head, ways[0], asked))
     chosen = frame.loc[sorted(index for match in matches for index in match.index)]
     return Recording(recording.gpu_id, recording.gpu_name, recording.dates, chosen)
 
@@ -189,16 +200,18 @@ def _fastest(frame: pandas.DataFrame) -> pandas.DataFrame:
     return min((group for _, group in groups), key=longest_call_us)
 
 
-def _what_there_is(recording: Recording, head: Head, way: tuple[str, str], l2_state: str, max_steps: int) -> str:
-    """The message of NothingRecorded for a head: what was asked and which shapes, ways and L2 states there are."""
+def _what_there_is(recording: Recording, head: Head, way: tuple[str, str], asked: str) -> str:
+    """The message of NothingRecorded for a head: what was asked and which shapes, ways, L2 states, batches and temperatures there are."""
     frame = recording.frame
     shapes = sorted({(int(vocab), int(rank)) for vocab, rank in zip(frame["vocab_size"], frame["rank"])})
     ways = sorted({f"{mode} {precision}" for mode, precision in zip(frame["mode"], frame["precision"])})
     states = sorted(set(frame["l2_state"]))
+    loads = sorted({(int(batch), float(temperature)) for batch, temperature in zip(frame["batch"], frame["temperature"])})
     return (
-        f"{way[0]} {way[1]} at V {head.vocab_size:,}, rank {head.rank}, L2 {l2_state}, up to {max_steps} steps "
+        f"{way[0]} {way[1]} at V {head.vocab_size:,}, rank {head.rank}, {asked} "
         f"is not recorded on {recording.gpu_name}. "
-        f"Recorded are V, rank {'; '.join(f'{vocab:,}, {rank}' for vocab, rank in shapes)}; {', '.join(ways)}; L2 {', '.join(states)}"
+        f"Recorded are V, rank {'; '.join(f'{vocab:,}, {rank}' for vocab, rank in shapes)}; {', '.join(ways)}; L2 {', '.join(states)}; "
+        f"batch, temperature {'; '.join(f'{batch}, {temperature:g}' for batch, temperature in loads)}"
     )
 
 

@@ -16,7 +16,8 @@ from cost_model.predict import predict
 from tests.synthetic_records import GPU_NAME, synthetic_rows, write_synthetic
 from wts_lab import study
 from wts_lab.ui import live, live_figure, panels
-from wts_lab.ui.requests import PanelRequest, describe
+from wts_lab.ui.fields import describe
+from wts_lab.ui.requests import PanelRequest
 
 DEVICE = study.Device("NVIDIA H200", 132, 150_109_945_856, (9, 0))
 
@@ -39,13 +40,24 @@ def trace(handles: panels.Handles, name: str):
 
 
 def test_every_field_has_a_control_with_its_caption_and_help(handles: panels.Handles) -> None:
-    for name, spec in describe().items():
+    for name, spec in describe(PanelRequest).items():
         control = handles.controls[name]
         assert control.description == spec.caption
         assert spec.help in control.tooltip and spec.allowed in control.tooltip
         assert control.value == getattr(handles.request, name)
-    assert [handles.controls[name].max for name in ("vocab_size", "rank", "steps")] == [1_048_576, 512, 32]
+    assert [handles.controls[name].max for name in ("rank", "batch", "steps", "temperature")] == [512, 32, 32, 2.0]
     assert handles.controls["rank"].step == 32
+
+
+def test_a_refused_value_is_said_at_its_field_and_all_else_stays(handles: panels.Handles) -> None:
+    before, request = list(trace(handles, "resident int8x2, predicted").y), handles.request
+    handles.controls["vocab_size"].value = 2_000_000
+    note = handles.form.notes["vocab_size"]
+    assert "2000000" in note.value and "whole numbers from 1 to 1048576" in note.value and note.layout.display is None
+    assert handles.request == request and list(trace(handles, "resident int8x2, predicted").y) == before
+    handles.controls["batch"].value = 2
+    assert note.value == "" and note.layout.display == "none"
+    assert handles.controls["vocab_size"].value == handles.request.vocab_size == 151_936 and handles.request.batch == 2
 
 
 def test_a_control_edits_the_request_and_the_figure(handles: panels.Handles) -> None:
@@ -256,6 +268,5 @@ def test_without_anywidget_figures_are_static_and_say_why(records: Path, monkeyp
 
 
 def test_source_text_is_escaped(handles: panels.Handles) -> None:
-    actions = panels._Actions(handles, None, Path("unused"), False, 0, 1)
-    actions._say("<script>alert(1)</script>", is_error=True)
+    handles.form.say("<script>alert(1)</script>", is_error=True)
     assert "<script>" not in handles.message.value and "&lt;script&gt;" in handles.message.value

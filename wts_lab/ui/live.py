@@ -61,9 +61,7 @@ def ways_of(request: PanelRequest) -> tuple[Way, ...]:
 
 def launch(request: PanelRequest, device: Device, *, repeats: int = 100) -> RowSource:
     """Time the requested walk and the stepwise reference, interleaved, on this machine's GPU."""
-    from wts_lab.bench_plan import comparison_cases
-
-    cases = tuple(case for case in comparison_cases(request.load_head()) if (case.mode, case.precision) in ways_of(request))
+    cases = cases_of(request)
     lengths = request.walk_lengths()
 
     def rows(cancel: threading.Event, log: Log) -> Iterator[Row]:
@@ -75,6 +73,18 @@ def launch(request: PanelRequest, device: Device, *, repeats: int = 100) -> RowS
         yield from stream_points(cases, lengths, (request.l2_state,), repeats=repeats, rounds=1, cancel=cancel)
 
     return RowSource(f"measured here: {device.name}", len(cases) * len(lengths), rows, is_live=True)
+
+
+def cases_of(request: PanelRequest) -> tuple[WalkCase, ...]:
+    """The walk asked for, and the stepwise reference."""
+    from wts_lab.bench_plan import resident_case, stepwise_case, streaming_case
+
+    head, fields = request.load_head(), dict(batch=request.batch, temperature=request.temperature)
+    reference = stepwise_case(head, **fields)
+    if request.mode == "stepwise":
+        return (reference,)
+    fused = resident_case if request.mode == "resident" else streaming_case
+    return fused(head, precision=request.precision, **fields), reference
 
 
 def build_ahead(case: WalkCase, cancel: threading.Event, log: Log) -> None:
@@ -103,7 +113,14 @@ def replay(request: PanelRequest, records: Path | None = None, *, pace_s: float 
     Raises NothingRecorded, which lists what there is, when no record fits the request.
     """
     recording = recorded_rows(
-        request.load_gpu(), request.load_head(), ways_of(request), request.l2_state, max_steps=request.steps, records=records
+        request.load_gpu(),
+        request.load_head(),
+        ways_of(request),
+        request.l2_state,
+        max_steps=request.steps,
+        batch=request.batch,
+        temperature=request.temperature,
+        records=records,
     )
     recorded = recording.rows
 

@@ -1,7 +1,7 @@
 """The quickstart panel: choose, predict, run, fit.
 
-The panel holds no numerics.  Controls are made from the request's field metadata, every change becomes a new valid request,
-one call each gives predictions, points and fits, and `figures` draws them.  `quickstart_panel` returns the widget together
+The panel holds no numerics.  Controls are a `RequestForm`, every change becomes a new valid request, one call each gives
+predictions, points and fits, and `figures` draws them.  `quickstart_panel` returns the widget together
 with its handles, so that a test or a notebook can set a control, press the button and read the figure without a browser.
 """
 
@@ -18,8 +18,10 @@ from cost_model.errors import BadInput
 from cost_model.units import format_interval_us, format_us
 from wts_lab import compare, study
 from wts_lab.ui import figures, live
+from wts_lab.ui.fields import describe
+from wts_lab.ui.form import RequestForm, side_by_side, titled
 from wts_lab.ui.live_figure import FigureHolder, hold_figure
-from wts_lab.ui.requests import OWN_SIZES, PRECISIONS_BY_MODE, FieldSpec, PanelRequest, describe
+from wts_lab.ui.requests import PanelRequest
 from wts_lab.ui.step_figure import SHORT_BAR_WORDS, step_terms_spec
 from wts_lab.ui.tier_figure import memory_tiers_spec
 
@@ -28,37 +30,47 @@ if TYPE_CHECKING:
 
     from wts_lab.comparison import Comparison
 
-SIZE_FIELDS = ("vocab_size", "rank")
-SLIDER_FIELDS = ("rank", "steps")
-
 
 @dataclass
 class Handles:
     """Everything in the panel that can be set, pressed or read.
 
-    `controls` maps a request's field to its widget.  `wait` blocks until the run started by `run_button.click()` is over.
-    `refusal` says why the last press of run_button started nothing.  `comparisons` is what the figures show and `source` where its points come from.  `record_path` is the record that the last
-    live run wrote, or None.
+    `form` holds the controls, the request that they make and the message under them.  `wait` blocks until the run started by
+    `run_button.click()` is over, and `refusal` says why the last press of run_button started nothing.  `comparisons` is what the
+    figures show and `source` where its points come from.  `record_path` is the record that the last live run wrote, or None.
     """
 
-    controls: dict[str, Any]
+    form: RequestForm
     run_button: Any
     cancel_button: Any
     progress: Any
     status: Any
-    message: Any
     log: Any
     summary: Any
     call_figure: FigureHolder
     terms_figure: FigureHolder
     tiers_figure: FigureHolder
-    request: PanelRequest
     run: live.BackgroundRun | None = None
     refusal: str = ""
     record_path: Path | None = None
     comparisons: tuple[Comparison, ...] = ()
     source: str = "predicted"
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def request(self) -> PanelRequest:
+        """The request that the controls make."""
+        return self.form.request
+
+    @property
+    def controls(self) -> dict[str, Any]:
+        """Field name to its widget."""
+        return self.form.controls
+
+    @property
+    def message(self) -> Any:
+        """The line under the controls."""
+        return self.form.message
 
     def wait(self, timeout_s: float) -> live.Outcome:
         """Wait for the run that run_button started last.
@@ -89,14 +101,11 @@ def quickstart_panel(
         pace_s: seconds between replayed rows.
         repeats: timed calls a point in a live run.
     """
-    request = request or _first_request(is_live)
-    handles = _make_handles(request)
-    actions = _Actions(handles, records, Path(out), is_live, pace_s, repeats)
-    for name, control in handles.controls.items():
-        control.observe(lambda change, name=name: actions.change(name, change["new"]), names="value")
+    actions = _Actions(records, Path(out), is_live, pace_s, repeats)
+    handles = actions.handles = _make_handles(RequestForm(request or _first_request(is_live), actions.show_request))
     handles.run_button.on_click(lambda _button: actions.start())
     handles.cancel_button.on_click(lambda _button: actions.cancel())
-    actions.show_request()
+    handles.form.set(handles.request)
     return _arrange(handles), handles
 
 
@@ -104,15 +113,14 @@ def _first_request(is_live: bool | None) -> PanelRequest:
     """The default request, about the GPU in this machine where that can be used and is in the catalogue."""
     device = None if is_live is False else study.capable_device()
     here = study.recognise(device).id if device is not None else None
-    return PanelRequest(gpu=here) if here in describe()["gpu"].choices else PanelRequest()
+    return PanelRequest(gpu=here) if here in describe(PanelRequest)["gpu"].choices else PanelRequest()
 
 
-def _make_handles(request: PanelRequest) -> Handles:
+def _make_handles(form: RequestForm) -> Handles:
     import ipywidgets as widgets
 
-    controls = {name: make_control(spec, getattr(request, name)) for name, spec in describe().items()}
     return Handles(
-        controls=controls,
+        form=form,
         run_button=widgets.Button(
             description="Run", icon="play", button_style="success", tooltip="Launch the walk, or replay its recorded run"
         ),
@@ -121,7 +129,6 @@ def _make_handles(request: PanelRequest) -> Handles:
         ),
         progress=widgets.IntProgress(min=0, max=1, value=0, layout=widgets.Layout(width="220px")),
         status=widgets.HTML(value="Nothing was run yet."),
-        message=widgets.HTML(),
         log=widgets.Textarea(
             disabled=True, rows=5, placeholder="Build and run messages appear here.", layout=widgets.Layout(width="98%")
         ),
@@ -129,25 +136,7 @@ def _make_handles(request: PanelRequest) -> Handles:
         call_figure=hold_figure(),
         terms_figure=hold_figure(),
         tiers_figure=hold_figure(),
-        request=request,
     )
-
-
-def make_control(spec: FieldSpec, value: object) -> ipywidgets.Widget:
-    """The widget for a field: a list of choices, a slider, or a bounded number; caption and help come from the spec."""
-    import ipywidgets as widgets
-
-    common = dict(
-        description=spec.caption,
-        tooltip=f"{spec.help} Allowed: {spec.allowed}.",
-        value=value,
-        style=dict(description_width="132px"),
-        layout=widgets.Layout(width="340px"),
-    )
-    if spec.choices is not None:
-        return widgets.Dropdown(options=list(spec.choices), **common)
-    bounds = dict(min=spec.minimum, max=spec.maximum, step=spec.multiple_of)
-    return widgets.IntSlider(**bounds, **common) if spec.name in SLIDER_FIELDS else widgets.BoundedIntText(**bounds, **common)
 
 
 def _arrange(handles: Handles) -> ipywidgets.Widget:
@@ -155,19 +144,10 @@ def _arrange(handles: Handles) -> ipywidgets.Widget:
     import ipywidgets as widgets
 
     buttons = widgets.HBox([handles.run_button, handles.cancel_button])
-    left = widgets.VBox(
-        [*handles.controls.values(), buttons, handles.progress, handles.status, handles.message, handles.summary],
-        layout=widgets.Layout(width="370px", min_width="370px"),
-    )
-    right = widgets.VBox(
-        [handles.call_figure.widget, handles.terms_figure.widget], layout=widgets.Layout(flex="1 1 auto", min_width="0")
-    )
+    left = [handles.form.widget, buttons, handles.progress, handles.status, handles.summary]
+    right = [handles.call_figure.widget, handles.terms_figure.widget]
     return widgets.VBox(
-        [
-            widgets.HBox([left, right]),
-            handles.tiers_figure.widget,
-            widgets.Accordion([handles.log], titles=["Messages of the run"]),
-        ]
+        [side_by_side(left, right), handles.tiers_figure.widget, titled("Messages of the run", handles.log)]
     )
 
 
@@ -205,60 +185,30 @@ def fit_table(comparisons: Sequence[Comparison]) -> str:
 class _Actions:
     """What the controls and buttons do: each edits the request or the run, calls one function, shows one result."""
 
-    def __init__(
-        self, handles: Handles, records: Path | None, out: Path, is_live: bool | None, pace_s: float, repeats: int
-    ) -> None:
-        self.handles, self.records, self.out = handles, records, out
+    handles: Handles
+
+    def __init__(self, records: Path | None, out: Path, is_live: bool | None, pace_s: float, repeats: int) -> None:
+        self.records, self.out = records, out
         self.is_live, self.pace_s, self.repeats = is_live, pace_s, repeats
-        self._is_syncing = False
         self._predicted: tuple[Comparison, ...] = ()
         self._refusal = ""
 
-    def change(self, name: str, value: object) -> None:
-        """A control changed: make the new request and show it, or say what is wrong and leave the figures alone."""
-        if self._is_syncing:
-            return
-        with self.handles._lock:
-            try:
-                self.handles.request = self.handles.request.with_values(**{name: value})
-            except BadInput as error:
-                self._say(str(error), is_error=True)
-                return
-            self.show_request()
-
-    def show_request(self) -> None:
-        """Bring the controls in line with the request and draw its predictions."""
-        with self.handles._lock:
-            self._sync_controls()
-            request, self._predicted, self._refusal = self.handles.request, (), ""
+    def show_request(self, request: PanelRequest) -> None:
+        """Draw the predictions of a request.  Raises BadInput where there are none, and leaves the figures alone."""
+        handles = self.handles
+        with handles._lock:
+            self._predicted, self._refusal = (), ""
             try:
                 head, gpu = request.load_head(), request.load_gpu()
                 predicted = compare.predicted_comparisons(gpu, head, request.workload(), live.ways_of(request))
                 tiers = compare.tiers_of(gpu, head, predicted[0])
             except BadInput as error:
                 self._refusal = str(error)
-                self._say(self._refusal, is_error=True)
-                return
-            self._predicted = self.handles.comparisons = predicted
-            self._say("")
-            self.handles.summary.value = ""
+                raise
+            self._predicted = handles.comparisons = predicted
+            handles.summary.value = ""
             self._draw()
-            self.handles.tiers_figure.show(memory_tiers_spec(tiers, title=f"Where the matrix sits: {predicted[0].label}"))
-
-    def _sync_controls(self) -> None:
-        request, controls = self.handles.request, self.handles.controls
-        self._is_syncing = True
-        try:
-            allowed = PRECISIONS_BY_MODE[request.mode]
-            if tuple(controls["precision"].options) != allowed:
-                controls["precision"].options = allowed
-            for name, control in controls.items():
-                if control.value != getattr(request, name):
-                    control.value = getattr(request, name)
-            for name in SIZE_FIELDS:
-                controls[name].disabled = request.head != OWN_SIZES
-        finally:
-            self._is_syncing = False
+            handles.tiers_figure.show(memory_tiers_spec(tiers, title=f"Where the matrix sits: {predicted[0].label}"))
 
     def _draw(self, source: str = "predicted") -> None:
         """Both figures of times from the comparisons in hand."""
@@ -280,13 +230,13 @@ class _Actions:
         if not self._predicted:  # the message says why, and there is nothing to set a run beside
             handles.refusal = self._refusal
             return
-        self._say("")
+        handles.form.say("")
         handles.log.value, handles.summary.value, handles.record_path = "", "", None
         try:
             source = self._source()
         except (BadInput, RuntimeError) as error:
             handles.refusal = str(error)
-            self._say(handles.refusal, is_error=True)
+            handles.form.say(handles.refusal, is_error=True)
             return
         self._set_running(True, source)
         seen: list[live.Row] = []
@@ -336,7 +286,7 @@ class _Actions:
             how = f"{outcome.status.capitalize()}: {len(outcome.rows)} points in {outcome.elapsed_s:.1f} s."
             handles.status.value = f"{how} {html.escape(source.label)}"
         except Exception as error:  # shown where the user looks; the button works again
-            self._say(f"{type(error).__name__}: {error}", is_error=True)
+            handles.form.say(f"{type(error).__name__}: {error}", is_error=True)
             handles.status.value = (
                 f"Failed after {len(outcome.rows)} points. Change the request or the machine, then press Run again."
             )
@@ -359,14 +309,7 @@ class _Actions:
         if source is not None:
             handles.progress.max, handles.progress.value = max(source.total, 1), 0
             handles.status.value = html.escape(source.label)
-        for name, control in handles.controls.items():
-            control.disabled = is_running or (name in SIZE_FIELDS and handles.request.head != OWN_SIZES)
+        handles.form.disable(is_running)
 
     def _append_log(self, line: str) -> None:
         self.handles.log.value += line.rstrip("\n") + "\n"
-
-    def _say(self, text: str, is_error: bool = False) -> None:
-        colour = "#b42318" if is_error else figures.QUIET
-        self.handles.message.value = (
-            f"<div style='color:{colour};line-height:1.35;max-width:340px'>{html.escape(text)}</div>" if text else ""
-        )
