@@ -150,13 +150,15 @@ def call_time_spec(
     title: str = "Time of a complete call",
     height_px: int = 540,
     subtitle: str = LINE_WORDS,
+    pinned: Sequence[tuple[str, Comparison]] = (),
 ) -> Spec:
-    """The spec of `call_time_figure`.
+    """The spec of `call_time_figure`; `pinned` adds the predicted line of other configurations, each under a name of its own.
 
     Every series has TRACES_PER_SERIES traces in the same order (band, prediction, fit, points), empty where there is nothing,
     so that a live figure can be updated in place.
     """
     traces = [trace for comparison in comparisons for trace in _call_time_traces(comparison, steps)]
+    traces += [_pinned_trace(name, comparison, steps) for name, comparison in pinned]
     last = max(steps, 2)
     low, high = _decades(traces)
     apart = (high - low) * LABEL_HEIGHT_PX / (height_px - MARGIN_PX["t"] - MARGIN_PX["b"])
@@ -241,6 +243,23 @@ def _call_time_traces(comparison: Comparison, steps: int) -> list[Spec]:
             hovertemplate=hover % (comparison.points_kind, ", %{customdata} samples"),
         ),
     ]
+
+
+def _pinned_trace(name: str, comparison: Comparison, steps: int) -> Spec:
+    """The predicted line of a configuration that is kept for comparison, with its name on it."""
+    lengths = _lengths(steps)
+    return dict(
+        type="scatter",
+        mode="lines+text",
+        name=f"{name}: {comparison.label}",
+        x=lengths,
+        y=[comparison.prediction.call_us(n) for n in lengths],
+        line=dict(color=INK, width=1.6, dash="dashdot"),
+        text=[f"<b>{name}</b>" if place == len(lengths) // 2 else "" for place in range(len(lengths))],
+        textposition="top center",
+        textfont=dict(size=13, color=INK),
+        hovertemplate=f"{name}: {comparison.label}<br>predicted %{{y:.1f}} µs at %{{x}} steps<extra></extra>",
+    )
 
 
 def _marker(style: Style, is_published: bool) -> Spec:

@@ -49,14 +49,20 @@ class LiveFigure:
     """A FigureWidget that is sent only what changed since the last spec."""
 
     def __init__(self) -> None:
+        import ipywidgets as widgets
         import plotly.graph_objects as go
 
-        self.widget = self.figure = go.FigureWidget()
+        self.figure = go.FigureWidget()
+        self.widget = widgets.VBox([self.figure], layout=widgets.Layout(min_width="0", overflow="hidden"))
         self._shown: Spec = {"data": [], "layout": {}}
 
     def show(self, spec: Spec) -> None:
-        """Change data and layout in one message to the browser."""
-        shown, self._shown = self._shown, spec
+        """Change what differs; nothing is sent where nothing does."""
+        if spec != self._shown:
+            shown, self._shown = self._shown, spec
+            self._send(shown, spec)
+
+    def _send(self, shown: Spec, spec: Spec) -> None:
         if [trace["type"] for trace in shown["data"]] != [trace["type"] for trace in spec["data"]]:
             self.figure.data = ()
             self.figure.add_traces(spec["data"])

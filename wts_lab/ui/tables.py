@@ -8,10 +8,13 @@ from cost_model.tables import signed_percent
 from cost_model.units import format_bytes, format_interval_us, format_us
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas
 
     from cost_model.decide import Decision
     from cost_model.predict import Prediction
+    from wts_lab.explore import Exploration
     from wts_lab.study import StudyResult
 
 
@@ -44,6 +47,31 @@ def prediction_table(prediction: Prediction) -> pandas.DataFrame:
         if term.exposed_us > 0
     ]
     return pandas.DataFrame(rows, columns=["what", "time", "95 % interval", "physical floor", "bound by"]).set_index("what")
+
+
+def configurations_table(explored: Iterable[tuple[str, Exploration]]) -> pandas.DataFrame:
+    """Configurations side by side, one a row: what was asked, and the predicted step, entry and call of the chosen walk."""
+    import pandas
+
+    rows = []
+    for name, each in explored:
+        prediction, workload = each.chosen.prediction, each.workload
+        sampled = f"temperature {workload.temperature:g}" if workload.temperature else "greedy"
+        rows.append(
+            (
+                name,
+                f"{each.gpu.name}, V {each.head.vocab_size:,}, rank {each.head.rank}, batch {workload.batch}, {workload.steps} steps, "
+                f"{sampled}, {workload.l2_state}",
+                each.chosen.label,
+                format_us(prediction.step_us),
+                format_interval_us(prediction.step_us_low, prediction.step_us_high),
+                format_us(prediction.floor_step_us),
+                format_us(prediction.entry_us),
+                format_us(prediction.call_us()),
+            )
+        )
+    titles = ["", "configuration", "walk", "step", "95 % interval", "physical floor", "entry", "call"]
+    return pandas.DataFrame(rows, columns=titles).set_index("")
 
 
 def decision_table(decision: Decision) -> pandas.io.formats.style.Styler:
