@@ -16,13 +16,13 @@ from cost_model.units import format_us
 from wts_lab.explore import Exploration, explore
 from wts_lab.ui.export import ExportBox, StateBox
 from wts_lab.ui.figures import QUIET, SHORT_LINE_WORDS, Spec, call_time_spec
-from wts_lab.ui.form import RequestForm, side_by_side, titled
+from wts_lab.ui.form import RequestForm, halves, side_by_side, titled
 from wts_lab.ui.gain_figure import gain_spec
 from wts_lab.ui.live_figure import FigureHolder, hold_figure
 from wts_lab.ui.requests import MAX_PINS, ExplorerRequest, PanelRequest
 from wts_lab.ui.roofline_figure import roofline_spec
 from wts_lab.ui.step_figure import SHORT_BAR_WORDS, step_terms_spec
-from wts_lab.ui.tables import configurations_table
+from wts_lab.ui.tables import configurations_table, panel_html
 from wts_lab.ui.tier_figure import memory_tiers_spec
 from wts_lab.ui.timeline_figure import timeline_spec
 
@@ -130,7 +130,7 @@ def _show(handles: ExplorerHandles, request: ExplorerRequest) -> None:
     for name, spec in explorer_specs(shown, pinned).items():
         handles.figures[name].show(spec)
     handles.exploration = shown
-    handles.table.value = configurations_table([("shown", shown), *pinned]).to_html(border=0, index_names=False)
+    handles.table.value = panel_html(configurations_table([("shown", shown), *pinned]))
     handles.notes.value = _notes_html(shown)
     handles.pin_button.disabled = len(request.pinned) == MAX_PINS
     handles.unpin_button.disabled = not request.pinned
@@ -155,15 +155,13 @@ def _arrange(handles: ExplorerHandles) -> ipywidgets.Widget:
     import ipywidgets as widgets
 
     figures = {name: holder.widget for name, holder in handles.figures.items()}
-    for widget in figures.values():
-        widget.layout.flex, widget.layout.min_width = "1 1 0", "0"
     left = [handles.form.widget, widgets.HBox([handles.pin_button, handles.unpin_button]), handles.notes]
     return widgets.VBox(
         [
             side_by_side(left, [figures["call time"], figures["step terms"]]),
             handles.table,
-            widgets.HBox([figures["timeline"], figures["gain"]]),
-            widgets.HBox([figures["memory tiers"], figures["roofline"]]),
+            halves(figures["timeline"], figures["gain"]),
+            halves(figures["memory tiers"], figures["roofline"]),
             titled("Export a figure", handles.export.widget),
             titled("Save and reload", handles.state.widget),
         ]

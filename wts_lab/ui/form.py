@@ -148,3 +148,12 @@ def side_by_side(left: Sequence[ipywidgets.Widget], right: Sequence[ipywidgets.W
     column = widgets.VBox(list(left), layout=widgets.Layout(width="370px", min_width="370px"))
     wide = widgets.VBox(list(right), layout=widgets.Layout(flex="1 1 auto", min_width="0"))
     return widgets.HBox([column, wide])
+
+
+def halves(left: ipywidgets.Widget, right: ipywidgets.Widget) -> ipywidgets.Widget:
+    """Two widgets that share the width."""
+    import ipywidgets as widgets
+
+    for each in (left, right):
+        each.layout.flex, each.layout.min_width = "1 1 0", "0"
+    return widgets.HBox([left, right])

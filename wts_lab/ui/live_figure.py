@@ -63,13 +63,17 @@ class LiveFigure:
             self._send(shown, spec)
 
     def _send(self, shown: Spec, spec: Spec) -> None:
+        """Every property that changed in any trace goes with its value in all of them: a trace left out would lose it in the browser."""
         if [trace["type"] for trace in shown["data"]] != [trace["type"] for trace in spec["data"]]:
             self.figure.data = ()
             self.figure.add_traces(spec["data"])
             shown = {**shown, "data": spec["data"]}
+        for kind in dict.fromkeys(trace["type"] for trace in spec["data"]):
+            places = [place for place, trace in enumerate(spec["data"]) if trace["type"] == kind]
+            keys = dict.fromkeys(key for place in places for key in _changes(shown["data"][place], spec["data"][place]))
+            if keys:
+                self.figure.plotly_restyle({key: [spec["data"][place].get(key) for place in places] for key in keys}, places)
         with self.figure.batch_update():
-            for drawn, old, new in zip(self.figure.data, shown["data"], spec["data"]):
-                drawn.update(_changes(old, new), overwrite=True)
             self.figure.layout.update(_changes(shown["layout"], spec["layout"]), overwrite=True)
 
 

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from wts_lab.study import StudyResult
 
 
+PANEL_STYLE = "<style>.wts-table {font-size:13px} .wts-table th, .wts-table td {padding:3px 12px 3px 0; text-align:left; vertical-align:top}</style>"
+
+
+def panel_html(table: pandas.DataFrame) -> str:
+    """A table as a panel shows it."""
+    return PANEL_STYLE + table.to_html(border=0, index_names=False, classes="wts-table")
+
+
 def prediction_table(prediction: Prediction) -> pandas.DataFrame:
     """Entry, step and complete call of a prediction, with intervals and floors, and each term that adds to them."""
     import pandas
