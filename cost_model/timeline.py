@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cost_model.fused import RESOURCE_OF_TERM
+from cost_model.parts import TILE_TERMS
 from cost_model.predict import Prediction, Term
+
+TILE_TERMS = ("products", "shared_read", "stream", "epilogue")
+"""Terms of the groups in which one is exposed and the others hide."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def _laid_out(terms: Mapping[str, Term], step: int, start_us: float) -> Iterator
     """Exposed terms one after the other; then the hidden ones."""
     at_us, tiles_us = start_us, None
     for name, term in terms.items():
-        if tiles_us is None and name in RESOURCE_OF_TERM:
+        if tiles_us is None and name in TILE_TERMS:
             tiles_us = at_us
         if term.exposed_us > 0:
             yield Span(name, term.resource, step, at_us, term.exposed_us, False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,24 @@ def read_recording(gpu_id: str | None = None, records: Path | None = None) -> Re
         raise NothingRecorded(f"no run{asked} is recorded under {folder}; {there}. Measure on that GPU, or choose a recorded one")
     recordings = [_recording(each, folder / each) for each in ([gpu_id] if gpu_id else known)]
     return max(recordings, key=lambda recording: recording.dates[1])
+
+
+Stamp = tuple[tuple[str, int], ...]
+
+
+def records_stamp(gpu_id: str, records: Path | None = None) -> Stamp:
+    """Path and time of change of each record of a GPU: equal as long as reading them again would give the same."""
+    folder = (Path(records) if records is not None else measurements_root()) / gpu_id
+    return tuple((str(path), path.stat().st_mtime_ns) for path in sorted(folder.rglob("*.parquet")))
+
+
+@lru_cache(maxsize=4)
+def kept_recording(gpu_id: str, records: Path | None, stamp: Stamp) -> Recording | None:
+    """The recording of a GPU, read once for each stamp of its files; None where nothing is recorded."""
+    try:
+        return read_recording(gpu_id, records)
+    except NothingRecorded:
+        return None
 
 
 def _recording(gpu_id: str, folder: Path) -> Recording:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cost_model.decide import Decision
     from cost_model.predict import Prediction
     from wts_lab.explore import Exploration
+    from wts_lab.placed import Placed
     from wts_lab.study import StudyResult
 
 
@@ -80,6 +81,54 @@ def configurations_table(explored: Iterable[tuple[str, Exploration]]) -> pandas.
         )
     titles = ["", "configuration", "walk", "step", "95 % interval", "physical floor", "entry", "call"]
     return pandas.DataFrame(rows, columns=titles).set_index("")
+
+
+def placements_table(placed: Iterable[Placed]) -> pandas.DataFrame:
+    """Placements of a shape, one a row: tiles of a block by tier, predicted and measured step, registers and spills."""
+    import pandas
+
+    rows = []
+    for each in placed:
+        placement, fit = each.placement, each.measured
+        rows.append(
+            (
+                " ".join(["planned"] * each.is_planned + ["chosen"] * each.is_chosen),
+                placement.warps,
+                placement.register_tiles,
+                placement.shared_tiles,
+                placement.streamed_tiles,
+                placement.staging_tiles,
+                format_us(each.predicted_us),
+                format_us(fit.step_us if fit else None),
+                format_interval_us(fit.step_us_low, fit.step_us_high) if fit else "n/a",
+                "n/a" if each.registers_per_thread is None else each.registers_per_thread,
+                "n/a" if each.spill_bytes is None else format_bytes(each.spill_bytes),
+            )
+        )
+    titles = ["", "warps", "register tiles", "shared tiles", "streamed tiles", "staging tiles", "step, predicted", "step, measured"]
+    titles += ["95 % interval", "registers a thread", "spilled"]
+    return pandas.DataFrame(rows, columns=titles).set_index("")
+
+
+def options_table(decision: Decision) -> pandas.DataFrame:
+    """Every way to run the head that a decision compared, fastest call first."""
+    import pandas
+
+    marks = ((decision.best, "best fused"), (decision.fastest, "engine's fastest"), (decision.taken, "engine takes"))
+    rows = [
+        (
+            option.name,
+            ", ".join(words for marked, words in marks if marked == option),
+            format_us(option.call_us),
+            format_interval_us(*option.interval_us),
+            format_us(option.step_us),
+            format_us(option.entry_us),
+            option.basis,
+        )
+        for option in decision.options
+    ]
+    titles = ["option", "role", "call", "95 % interval", "step", "entry", "basis"]
+    return pandas.DataFrame(rows, columns=titles).set_index("option")
 
 
 def decision_table(decision: Decision) -> pandas.io.formats.style.Styler:
