@@ -1,20 +1,22 @@
-"""Settings: the recommended mode and placement, with a fingerprint; refused wherever the fingerprint differs."""
+"""Settings: the recommended mode and placement, with a fingerprint; refused wherever the fingerprint differs.
+
+docs/settings.md describes the file for people, `settings_schema.py` for other programs.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cost_model.errors import BadInput
-from cost_model.files import write_text_whole
+from cost_model.forms import FormError, FormMismatch, checked_fields, differing, read_form, write_form
 from cost_model.gpu import Gpu
-from cost_model.head import HEAD_KINDS, MAX_VOCAB_SIZE, Head, require_rank
+from cost_model.head import Head
 from cost_model.placement import Placement
 from cost_model.workload import MODES, Workload, require_whole, require_word
 
-SETTINGS_SCHEMA_VERSION = 1
+SETTINGS_SCHEMA_VERSION = 2
 SETTINGS_FORM = "weights-that-stay settings"
 
 RESIDENT, STREAMING, KEEP = "deploy resident", "deploy streaming", "keep the engine's path"
@@ -26,21 +28,15 @@ SOURCES = (MEASURED_HERE, REPLAYED, PREDICTED, NO_SOURCE)
 """What a recommendation rests on; none where there was nothing to recommend."""
 
 
-class SettingsError(BadInput):
+class SettingsError(FormError):
     """A settings file cannot be read, or has another form."""
 
 
-class SettingsMismatch(BadInput):
-    """Settings were made for something else; `differences` and the message list every differing field.
+class SettingsMismatch(FormMismatch):
+    """Settings were made for something else."""
 
-    Attributes:
-        differences: field -> (in the file, here).
-    """
-
-    def __init__(self, path: Path | str, differences: Mapping[str, tuple[object, object]]) -> None:
-        self.differences = dict(differences)
-        lines = "; ".join(f"{name} is {there!r} in the file and {here!r} here" for name, (there, here) in differences.items())
-        super().__init__(f"{path}: these settings were made for something else: {lines}. Run `wts-lab study` here to make new ones")
+    about = "these settings were made for something else"
+    advice = "Run `wts-lab study` here to make new ones"
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,8 @@ class Fingerprint:
     Attributes:
         gpu_id, gpu_name, sm_count: the device, by catalogue id, driver name and visible multiprocessors.
         driver_version, cuda_version, kernel_hash: the software that was measured.
-        head_kind, vocab_size, target_vocab_size, padded_vocab_size, rank: the shape.
+        head_kind, vocab_size, target_vocab_size, padded_vocab_size, rank, hidden_size, gru_size, candidate_pool: the shape; the last three
+            are None where the kind has none.
         precision: of W2.
         placement: tiles of a block, or None without one.
     """
@@ -62,6 +59,9 @@ class Fingerprint:
     target_vocab_size: int
     padded_vocab_size: int
     rank: int
+    hidden_size: int | None
+    gru_size: int | None
+    candidate_pool: int | None
     precision: str | None
     placement: Mapping | None
     gpu_name: str | None = None
@@ -73,15 +73,19 @@ class Fingerprint:
         if not isinstance(self.gpu_id, str):
             raise BadInput(f"gpu_id is {self.gpu_id!r}; it must be a text")
         require_whole("sm_count", self.sm_count, 1, None)
-        require_word("head_kind", self.head_kind, HEAD_KINDS)
-        for name in ("vocab_size", "target_vocab_size", "padded_vocab_size"):
-            require_whole(name, getattr(self, name), 1, MAX_VOCAB_SIZE)
-        require_rank(self.rank)
+        _ = self.head
         for name in ENVIRONMENT_FIELDS:
             if not isinstance(getattr(self, name), (str, type(None))):
                 raise BadInput(f"{name} is {getattr(self, name)!r}; it must be a text, or null where it is not known")
 
 
+    @property
+    def head(self) -> Head:
+        """The shape; BadInput where there can be none of these sizes."""
+        return Head(f"{self.head_kind}-{self.vocab_size}-r{self.rank}", self.head_kind, **{name: getattr(self, name) for name in SIZES})
+
+
+SIZES = ("vocab_size", "target_vocab_size", "padded_vocab_size", "rank", "hidden_size", "gru_size", "candidate_pool")
 ENVIRONMENT_FIELDS = ("gpu_name", "driver_version", "cuda_version", "kernel_hash")
 
 
@@ -117,7 +121,6 @@ class Settings:
     source: str
     extra_memory_bytes: int
     fingerprint: Fingerprint
-    schema_version: int = field(default=SETTINGS_SCHEMA_VERSION)
 
     def __post_init__(self) -> None:
         require_word("verdict", self.verdict, VERDICTS)
@@ -142,63 +145,49 @@ class Settings:
         """Return plain values, ready for JSON, with the form's name first."""
         plain = asdict(self)
         plain["reasons"] = list(self.reasons)
-        return {"form": SETTINGS_FORM, "schema_version": plain.pop("schema_version"), **plain}
+        return {"form": SETTINGS_FORM, "schema_version": SETTINGS_SCHEMA_VERSION, **plain}
 
 
 def fingerprint(gpu: Gpu, head: Head, precision: str | None, placement: Placement | None, environment: Mapping | None = None) -> Fingerprint:
     """Return the fingerprint of a GPU, shape and placement, and of what is known of the environment."""
     known = {name: (environment or {}).get(name) for name in ENVIRONMENT_FIELDS}
-    return Fingerprint(gpu.id, (environment or {}).get("gpu_sm_count") or gpu.sm_count, head.kind, head.vocab_size, head.target_vocab_size,
-                       head.padded_vocab_size, head.rank, precision, asdict(placement) if placement else None, **known)
+    count = (environment or {}).get("gpu_sm_count") or gpu.sm_count
+    return Fingerprint(gpu.id, count, precision=precision, placement=asdict(placement) if placement else None, **_shape(head), **known)
+
+
+def _shape(head: Head) -> dict[str, object]:
+    """What a fingerprint keeps of a head."""
+    return {"head_kind": head.kind} | {name: getattr(head, name) for name in SIZES}
 
 
 def write_settings(settings: Settings, path: Path | str) -> Path:
     """Write settings as JSON, whole or not at all."""
-    return write_text_whole(path, json.dumps(settings.as_dict(), indent=2, ensure_ascii=False) + "\n")
+    return write_form(path, settings.as_dict())
 
 
 def read_settings(path: Path | str) -> Settings:
     """Read settings without asking whether they fit.
 
     Raises:
-        SettingsError: the file is missing, truncated, foreign, or of another version.
+        SettingsError: the file is missing, truncated, foreign, of another version, or has a field that cannot be.
     """
     path = Path(path)
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read as settings ({error})") from error
-    if not isinstance(plain, dict) or plain.get("form") != SETTINGS_FORM:
-        raise SettingsError(f"{path}: is not a settings file of this tool (it has no form {SETTINGS_FORM!r})")
-    if plain.get("schema_version") != SETTINGS_SCHEMA_VERSION:
-        raise SettingsError(f"{path}: schema_version is {plain.get('schema_version')!r}; this code reads version {SETTINGS_SCHEMA_VERSION}")
-    try:
-        return _settings(plain)
+        return _settings(read_form(path, SETTINGS_FORM, SETTINGS_SCHEMA_VERSION))
+    except FormError as error:
+        raise SettingsError(str(error)) from error
     except BadInput as error:
-        raise SettingsError(f"{path}: {error}") from error
+        raise SettingsError(f"{path}: {error}; make the file anew with `wts-lab study`") from error
 
 
 def _settings(plain: Mapping) -> Settings:
     """Build settings from a file's values."""
-    values = _fields("the settings", Settings, {name: value for name, value in plain.items() if name != "form"})
+    values = checked_fields("the settings", Settings, plain)
     if not isinstance(values["reasons"], list):
         raise BadInput(f"reasons are {values['reasons']!r}; they must be a list of texts")
-    placement = None if values["placement"] is None else Placement(**_fields("placement", Placement, values["placement"]))
-    there = Fingerprint(**_fields("fingerprint", Fingerprint, values["fingerprint"]))
+    placement = None if values["placement"] is None else Placement(**checked_fields("placement", Placement, values["placement"]))
+    there = Fingerprint(**checked_fields("fingerprint", Fingerprint, values["fingerprint"]))
     return Settings(**{**values, "reasons": tuple(values["reasons"]), "placement": placement, "fingerprint": there})
-
-
-def _fields(what: str, kind: type, values: object) -> dict:
-    """Return a table's values if its names are those of a class, else name what is missing or unknown."""
-    if not isinstance(values, dict):
-        raise BadInput(f"{what} is {values!r}; it must be a table of fields")
-    known = {field.name for field in fields(kind)}
-    needed = {field.name for field in fields(kind) if field.default is MISSING}
-    told = [f"lacks {', '.join(sorted(needed - set(values)))}"] * bool(needed - set(values))
-    told += [f"has unknown fields {', '.join(sorted(set(values) - known))}"] * bool(set(values) - known)
-    if told:
-        raise BadInput(f"{what} {' and '.join(told)}; make the file anew with `wts-lab study`")
-    return values
 
 
 def load_settings(path: Path | str, gpu: Gpu, head: Head | None = None, environment: Mapping | None = None) -> Settings:
@@ -213,13 +202,14 @@ def load_settings(path: Path | str, gpu: Gpu, head: Head | None = None, environm
         SettingsMismatch: fields differ; all are listed.
     """
     settings = read_settings(path)
-    there = settings.fingerprint
+    require_fit(path, settings, gpu, head, environment)
+    return settings
+
+
+def require_fit(path: Path | str, settings: Settings, gpu: Gpu, head: Head | None = None, environment: Mapping | None = None) -> None:
+    """Raise SettingsMismatch, as `load_settings` says, for settings that were read before."""
     here: dict[str, object] = {"gpu_id": gpu.id, "sm_count": (environment or {}).get("gpu_sm_count") or gpu.sm_count}
     here |= {name: value for name, value in (environment or {}).items() if name in ENVIRONMENT_FIELDS and value is not None}
-    if head is not None:
-        here |= {"head_kind": head.kind, "vocab_size": head.vocab_size, "target_vocab_size": head.target_vocab_size,
-                 "padded_vocab_size": head.padded_vocab_size, "rank": head.rank}
-    differences = {name: (getattr(there, name), value) for name, value in here.items() if getattr(there, name) != value}
-    if differences:
+    here |= _shape(head) if head is not None else {}
+    if differences := differing(asdict(settings.fingerprint), here):
         raise SettingsMismatch(path, differences)
-    return settings

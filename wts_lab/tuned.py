@@ -6,15 +6,13 @@ for anything but the GPU, kernels, shape and request that it was measured with. 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from cost_model.files import write_text_whole
+from cost_model.forms import FormError, FormMismatch, checked_fields, differing, read_form, write_form
 from cost_model.placement import Placement
 from cost_model.workload import EXCHANGES, require_word
 
@@ -26,21 +24,15 @@ TUNED_FORM = "weights-that-stay tuned placement"
 SHAPE_FIELDS = ("vocab_size", "target_vocab_size", "padded_vocab_size", "rank", "gru_size", "candidate_pool")
 
 
-class TunedError(BadInput):
+class TunedError(FormError):
     """A tuned file is missing, cannot be read, or has another form."""
 
 
-class TunedMismatch(BadInput):
-    """A tuned file was made for something else.
+class TunedMismatch(FormMismatch):
+    """A tuned file was made for something else."""
 
-    Attributes:
-        differences: field -> (in the file, here).
-    """
-
-    def __init__(self, path: Path, differences: Mapping[str, tuple[object, object]]) -> None:
-        self.differences = dict(differences)
-        told = "; ".join(f"{name} is {there!r} in the file and {here!r} here" for name, (there, here) in differences.items())
-        super().__init__(f"{path}: was tuned for something else: {told}. Run `wts-lab tune` here, or leave the planner its choice")
+    about = "was tuned for something else"
+    advice = "Run `wts-lab tune` here, or leave the planner its choice"
 
 
 @dataclass(frozen=True)
@@ -150,39 +142,22 @@ def tuned_folder() -> Path:
 def write_tuned(tuned: Tuned, path: Path | str | None = None) -> Path:
     """Write a tuned file whole, replacing an earlier one; into :func:`tuned_folder` where no path is given."""
     place = tuned_folder() / tuned.valid_for.file_name if path is None else Path(path)
-    return write_text_whole(place, json.dumps(tuned.as_dict(), indent=1, ensure_ascii=False) + "\n")
+    return write_form(place, tuned.as_dict())
 
 
 def read_tuned(path: Path | str) -> Tuned:
     """Read a tuned file without asking whether it fits; TunedError where there is none, or it is foreign or of another version."""
     path = Path(path)
+    if not path.exists():
+        raise TunedError(f"{path}: no such tuned file; `wts-lab tune` makes one for this shape on this GPU")
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise TunedError(f"{path}: no such tuned file; `wts-lab tune` makes one for this shape on this GPU") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise TunedError(f"{path}: cannot be read as a tuned file ({error})") from error
-    if not isinstance(plain, dict) or plain.pop("form", None) != TUNED_FORM:
-        raise TunedError(f"{path}: is no tuned file (it has no form {TUNED_FORM!r})")
-    version = plain.pop("schema_version", None)
-    if version != TUNED_SCHEMA_VERSION:
-        raise TunedError(f"{path}: schema_version is {version!r}; this code reads version {TUNED_SCHEMA_VERSION}")
-    try:
-        values = _fields(Tuned, plain)
+        values = checked_fields("the file", Tuned, read_form(path, TUNED_FORM, TUNED_SCHEMA_VERSION))
         parts = {"valid_for": TunedFor, "placement": Placement}
-        return Tuned(**values | {name: kind(**_fields(kind, values[name])) for name, kind in parts.items()})
+        return Tuned(**values | {name: kind(**checked_fields(name, kind, values[name])) for name, kind in parts.items()})
+    except FormError as error:
+        raise TunedError(str(error)) from error
     except BadInput as error:
         raise TunedError(f"{path}: {error}; run `wts-lab tune` again") from error
-
-
-def _fields(kind: type, values: object) -> dict[str, Any]:
-    """A table's values, if its names are those of a class; else BadInput with the missing and the unknown ones."""
-    known = {field.name for field in fields(kind)}
-    given = set(values) if isinstance(values, dict) else set()
-    if given != known:
-        missing, unknown = ", ".join(sorted(known - given)) or "nothing", ", ".join(sorted(given - known)) or "nothing"
-        raise BadInput(f"{kind.__name__} lacks {missing} and has {unknown} that is unknown")
-    return dict(values)
 
 
 def load_tuned(path: Path | str, wanted: TunedFor) -> Tuned:
@@ -198,9 +173,7 @@ def load_tuned(path: Path | str, wanted: TunedFor) -> Tuned:
     path = Path(path)
     path = path / wanted.file_name if path.is_dir() else path
     tuned = read_tuned(path)
-    there, here = asdict(tuned.valid_for), asdict(wanted)
-    differences = {name: (there[name], here[name]) for name in here if there[name] != here[name]}
-    if differences:
+    if differences := differing(asdict(tuned.valid_for), asdict(wanted)):
         raise TunedMismatch(path, differences)
     return tuned
 

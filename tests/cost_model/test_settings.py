@@ -26,7 +26,7 @@ def path(tmp_path):
 def test_settings_read_back_equal(path):
     assert read_settings(path) == SETTINGS
     assert load_settings(path, H200, QWEN, ENVIRONMENT) == SETTINGS
-    assert json.loads(path.read_text())["schema_version"] == 1
+    assert json.loads(path.read_text())["schema_version"] == 2
 
 
 def test_settings_without_placement_read_back(tmp_path):
@@ -54,8 +54,8 @@ def test_what_is_not_known_here_is_not_compared(path):
 
 
 @pytest.mark.parametrize("text, word", [
-    ("", "cannot be read"), ('{"form": "weights-that-stay sett', "cannot be read"), ("[]", "not a settings file"), ('{"verdict": 1}', "not a settings file"),
-    ('{"form": "weights-that-stay settings", "schema_version": 7}', "version 1"), ('{"form": "weights-that-stay settings", "schema_version": 1}', "lacks batch"),
+    ("", "cannot be read"), ('{"form": "weights-that-stay sett', "cannot be read"), ("[]", "no file of this tool"), ('{"verdict": 1}', "no file of this tool"),
+    ('{"form": "weights-that-stay settings", "schema_version": 1}', "version 2"), ('{"form": "weights-that-stay settings", "schema_version": 2}', "lacks batch"),
 ])
 def test_foreign_and_truncated_files_are_refused(tmp_path, text, word):
     path = tmp_path / "settings.json"

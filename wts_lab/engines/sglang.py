@@ -7,32 +7,23 @@ SGLang drafts a DSpark block step by step: the embedding row of the previous tok
 * ``sample`` (MarkovSampleStep): ``F.linear``, then two kernels that add, round, sample and choose (rounding "twice"). The engine
   takes it otherwise.
 
-The kernels come from an installed sglang distribution, or from a folder into which its wheel was unpacked. Importing ``sglang``
-itself would start a serving engine's worth of imports, so the three files are loaded by path. While they load, small stand-ins take
-the place of the rest of the package (and of triton and msgspec where those are missing: then only SGLang's CPU references run).
+The kernels come from three files of an installed sglang distribution or of an unpacked wheel (`sglang_files.py`). Where triton is missing
+only SGLang's CPU references run.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import torch
 import torch.nn.functional as functional
 
 from cost_model.errors import BadInput
-from cost_model.workload import ENGINE, MAX_BATCH, require_word
-
-TESTED_VERSIONS = (ENGINE.removeprefix("sglang-"),)
-"""Versions whose files this loader has been tried with: what they import, and how their steps are called."""
+from cost_model.workload import MAX_BATCH, require_word
+from wts_lab.engines.sglang_files import importable, locate
 
 PACKAGE = "sglang.kernels.ops.speculative.dspark"
 PATHS = {"greedy": "none", "sample": "twice"}
@@ -52,14 +43,13 @@ class StepKernels:
 def load_step_kernels(root: Path | None = None) -> StepKernels:
     """Load SGLang's steps.
 
-    :param root: folder that holds ``sglang/`` and ``sglang-<version>.dist-info/`` (an unpacked wheel); None: the installed one.
-    :raises BadInput: no such files, or a version that is not in `TESTED_VERSIONS` or cannot be told.
+    :param root: folder of an unpacked wheel; None: the installed distribution.
+    :raises BadInput: as `sglang_files.locate` and `sglang_files.importable`.
     """
-    version, folder = _installed() if root is None else _unpacked(Path(root))
-    if version not in TESTED_VERSIONS:
-        raise BadInput(f"sglang {version} has not been tried here; tested: {', '.join(TESTED_VERSIONS)}")
-    with _surroundings(folder):
-        sample, greedy = _load(folder, "markov_sample"), _load(folder, "dspark_draft_model")
+    version, folder = locate(root)
+    names = [f"{PACKAGE}.{name}" for name in ("dispatch", "markov_sample", "dspark_draft_model")]
+    with importable(folder, frozenset(names)):
+        _, sample, greedy = map(importlib.import_module, names)
     return StepKernels(version, greedy.MarkovGreedyStep, sample.MarkovSampleStep)
 
 
@@ -144,69 +134,3 @@ class SglangWalk:
             raise BadInput(f"temperatures must be float32 [{batch}]; got {temperatures.dtype} {tuple(temperatures.shape)}")
         if logits_out is not None and (logits_out.shape != (batch, steps, self.vocab_size) or logits_out.dtype != torch.bfloat16):
             raise BadInput(f"logits_out must be bfloat16 [{batch}, {steps}, {self.vocab_size}]; got {logits_out.dtype} {tuple(logits_out.shape)}")
-
-
-def _installed() -> tuple[str, Path]:
-    """Version and site folder of the installed distribution."""
-    try:
-        distribution = metadata.distribution("sglang")
-    except metadata.PackageNotFoundError as error:
-        raise BadInput(f"sglang is not installed; install {ENGINE.replace('-', ' ')}, or give the folder of its unpacked wheel as root") from error
-    return distribution.version, Path(str(distribution.locate_file("")))
-
-
-def _unpacked(root: Path) -> tuple[str, Path]:
-    """Version, as the wheel's METADATA says, and the folder itself."""
-    found = sorted(root.glob("sglang-*.dist-info/METADATA"))
-    version = re.search(r"^Version: *(\S+)", found[0].read_text("utf-8"), re.MULTILINE) if found else None
-    if version is None:
-        raise BadInput(
-            f"{root} holds no sglang-*.dist-info/METADATA that tells the version; unpack the whole wheel of sglang {' or '.join(TESTED_VERSIONS)} there"
-        )
-    return version.group(1), root
-
-
-def _load(folder: Path, name: str) -> ModuleType:
-    """Run one file of SGLang's package as a module of its own name."""
-    path = folder.joinpath(*PACKAGE.split("."), f"{name}.py")
-    if not path.is_file():
-        raise BadInput(f"{path} is missing; the sglang wheel is incomplete")
-    spec = importlib.util.spec_from_file_location(f"{PACKAGE}.{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def _surroundings(folder: Path) -> Iterator[None]:
-    """What the steps' files import, in `sys.modules` for as long as they load: SGLang's own dispatch, and stand-ins."""
-    modules = {f"{PACKAGE}.dispatch": _load(folder, "dispatch"), "sglang.srt.utils": _module("sglang.srt.utils", is_npu=lambda: False)}
-    if importlib.util.find_spec("msgspec") is None:
-        modules["msgspec"] = _module("msgspec", Struct=type("Struct", (), {}))
-    if importlib.util.find_spec("triton") is None:
-        modules |= _without_triton()
-    before = {name: sys.modules.get(name) for name in modules}
-    sys.modules.update(modules)
-    try:
-        yield
-    finally:
-        for name, module in before.items():
-            if module is None:
-                sys.modules.pop(name, None)
-            else:
-                sys.modules[name] = module
-
-
-def _without_triton() -> dict[str, ModuleType]:
-    """As much of triton as lets the files be read, and SGLang's CPU references run."""
-    extra = _module("triton.language.extra", libdevice=None)
-    language = _module("triton.language", constexpr=lambda value: SimpleNamespace(value=value), extra=extra)
-    triton = _module("triton", jit=lambda function: function, cdiv=lambda a, b: -(-a // b), language=language)
-    return {module.__name__: module for module in (triton, language, extra)}
-
-
-def _module(name: str, **contents: object) -> ModuleType:
-    """A module that holds just these names."""
-    module = ModuleType(name)
-    vars(module).update(contents)
-    return module
