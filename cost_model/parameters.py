@@ -25,7 +25,7 @@ RELATIVE_ERROR_BY_KIND: Mapping[str, float] = {
 """Assumed relative standard error of a figure that states none; for a measured one also the least (day, board, placement)."""
 
 RESIDUALS: Mapping[str, str] = {
-    "fused_overhead_us": "a fused step beyond its named terms: blocks that drift apart, issue stalls, barriers",
+    "fused_overhead_us": "a pass over the tiles beyond its named terms: first fragments, issue stalls, blocks that drift apart",
     "stream_efficiency": "share of the probe's read bandwidth that the walk's own streaming reaches",
     "first_step_us": "entry of a fused walk beyond its named terms: the first step runs from cold instruction caches",
 }
@@ -224,7 +224,13 @@ _RULES: Mapping[str, Rule] = {
     "cooperative_launch_us": _SAME,
     "graph_node_us": _SAME,
     "hbm_read_bytes_per_s": _BY_DRAM,
-    "epilogue_cycles_per_tile": _SAME,
+    "wgmma_s8_ops_per_s_per_sm": Rule("same share of the dense int8 rate", ("int8_dense_ops_per_s", "sm_count"), _ratio("int8_dense_ops_per_s", "/sm_count")),
+    "epilogue_cycles_per_accumulator": _SAME,
+    "exchange_growth": _SAME,
+    "exchange_wide_ratio": _SAME,
+    "instruction_cycles": _SAME,
+    "small_kernel_us": _SAME,
+    "pool_gather_us": _SAME,
     "fused_overhead_us": _BY_CLOCK,
     "stream_efficiency": _SAME,
     "first_step_us": _BY_CLOCK,

@@ -1,32 +1,32 @@
 """predict: entry and step of a walk as sums of named terms, with an interval, a physical floor and the kind of each parameter.
 
 `predict(gpu, head, workload, mode)` resolves the GPU's parameters, sizes the case, evaluates the terms, and propagates the
-parameters' standard errors by finite differences. Imports neither SciPy, pandas nor NumPy.
+parameters' standard errors by finite differences. Imports neither SciPy, pandas nor NumPy. `sweep.py` does the same for many at once.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cost_model import terms
-from cost_model.engines import load_engine
+from cost_model.engines import EnginePath, load_engine
 from cost_model.errors import BadInput
-from cost_model.fused import fused_case, fused_floor, fused_parameters, fused_terms
+from cost_model.estimate import Z_95, GroupsOf, estimate  # noqa: F401  (the width of an interval is part of this module's interface)
+from cost_model.fused import FloorFacts, FusedCase, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, fused_floor, step_groups, step_parameters
 from cost_model.gpu import Gpu
-from cost_model.head import Head
-from cost_model.parameters import Parameter, Parameters, resolve
-from cost_model.placement import PlanError, Placement, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed
-from cost_model.stepwise import PRECISION, Parts, byte_rate, stepwise_case, stepwise_parameters, stepwise_terms
+from cost_model.head import Head, walked_shape
+from cost_model.parameters import DEFAULT_MODEL_ERROR, Parameter, Parameters, resolve
+from cost_model.parts import Parts, split, total_us
+from cost_model.placement import (
+    Kernel, Placement, PlanError, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed,
+)
+from cost_model.stepwise import PRECISION, byte_rate, stepwise_case, stepwise_groups, stepwise_parameters
 from cost_model.workload import ENGINE, MODES, OURS, Workload, require_word
-
-Z_95 = 1.96
-"""Standard errors on each side of a 95 % interval."""
 
 
 class NotModelled(BadInput):
-    """The request is outside what the model covers; the message says what is covered."""
+    """The request is for a walk that does not exist; the message says what does."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,12 @@ def predict(gpu: Gpu, head: Head, workload: Workload, mode: str, implementation:
 
     Raises:
         BadInput: unknown mode, implementation or variant, or a combination that does not exist.
-        NotModelled: a head kind that the model does not cover yet.
+        NotModelled: a walk that does not exist (Domino sampling, kept logits of a candidate pool).
         PlanError: the placement does not fit the GPU or does not hold the vocabulary.
         MissingFact: the GPU lacks facts; all are named.
     """
     require_word("mode", mode, MODES)
-    if head.kind != "markov":
-        raise NotModelled(f"{head.name} is a {head.kind} head; markov heads are modelled. Give a vocabulary size and a rank")
+    require_walk(head, workload)
     parameters = resolve(gpu)
     if mode == "stepwise":
         if placement is not None:
@@ -139,45 +138,102 @@ def predict(gpu: Gpu, head: Head, workload: Workload, mode: str, implementation:
     return _predict_fused(gpu, head, workload, mode, parameters, placement, grid_blocks, ran)
 
 
+def require_walk(head: Head, workload: Workload) -> None:
+    """Raise NotModelled for a walk that nothing runs."""
+    if head.kind == "domino" and workload.temperature > 0:
+        raise NotModelled(f"temperature is {workload.temperature:g} and {head.name} a domino head; domino heads draft greedily, so give 0")
+    if head.candidate_pool is not None and workload.logits_kept:
+        raise NotModelled("a walk over a candidate pool has no logits of the whole vocabulary; leave logits_kept out")
+
+
+def require_stored(workload: Workload) -> None:
+    """Raise BadInput unless the precision is the one in which engines keep W2."""
+    if workload.precision != PRECISION:
+        raise BadInput(f"precision is {workload.precision} for stepwise; stepwise walks keep W2 in {PRECISION}, so give that or another mode")
+
+
+@dataclass(frozen=True)
+class FusedRequest:
+    """A fused walk as the planner and the terms see it.
+
+    Attributes:
+        head: the shape that the kernel walks, without a candidate pool; launches: of a call, one a batch row with a pool.
+        built: rows, rounding and sampling, as the planner's arguments; grid_blocks: blocks.
+    """
+
+    head: Head
+    launches: int
+    built: Mapping[str, object]
+    grid_blocks: int
+
+
+def fused_request(gpu: Gpu, head: Head, workload: Workload, grid_blocks: int | None = None) -> FusedRequest:
+    """Return what is planned and sized for a walk: candidate pools are walked a batch row at a time, and a block has a tile at least."""
+    walked, pooled = walked_shape(head), head.candidate_pool is not None
+    blocks = min(gpu.sm_count, terms.tiles_of(walked.padded_vocab_size)) if grid_blocks is None else grid_blocks
+    require_grid(gpu, blocks)
+    built = {**built_for(workload), **({"rows": 1} if pooled else {})}
+    return FusedRequest(walked, workload.batch if pooled else 1, built, blocks)
+
+
+def walk_sizes(request: FusedRequest, head: Head, workload: Workload, placement: Placement, kernel: Kernel) -> WalkSizes:
+    """Return the numbers of one fused walk."""
+    pooled = head.candidate_pool is not None
+    return WalkSizes(
+        vocab_size=request.head.padded_vocab_size, rank=head.rank, batch=1 if pooled else workload.batch, steps=workload.steps,
+        grid_blocks=request.grid_blocks, warps=placement.warps, register_tiles=placement.register_tiles, shared_tiles=placement.shared_tiles,
+        streamed_tiles=placement.streamed_tiles, staging_tiles=placement.staging_tiles, hidden_size=head.hidden_size or 0, gru_size=head.gru_size or 0,
+        state_rows=kernel.state_rows, projector_rows=kernel.projector_rows, launches=request.launches, pooled_vocab_size=head.padded_vocab_size if pooled else 0,
+    )
+
+
 def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, parameters: Parameters, placement: Placement | None,
                    grid_blocks: int | None, ran: bool) -> Prediction:
     """Predict the persistent kernel."""
-    blocks = gpu.sm_count if grid_blocks is None else grid_blocks
-    require_grid(gpu, blocks)
+    request = fused_request(gpu, head, workload, grid_blocks)
     if placement is None:
-        placement = plan(gpu, head, workload.precision, mode, grid_blocks=blocks, **built_for(workload))
-    else:
-        _check_placement(gpu, head, workload, mode, placement, blocks, ran)
-    case = fused_case(gpu, head, workload, placement, blocks)
-    curve = parameters.curve
-    used = parameters.only(gpu, fused_parameters(workload.precision))
-    floors = fused_floor(gpu, {name: one.value for name, one in used.items()}, curve, head, workload, mode, case.resident_bytes)
-    read_floor = terms.read_floor_us(case.streamed_bytes, byte_rate(gpu, curve, case.stream_footprint_bytes))
+        placement = plan(gpu, request.head, workload.precision, mode, grid_blocks=request.grid_blocks, **request.built)
+    kernel = kernel_beside(placement, gpu, request.head, workload.precision, grid_blocks=request.grid_blocks, **request.built)
+    _check_placement(gpu, request, workload, mode, placement, kernel, ran)
+    words = WalkWords(workload.precision, workload.l2_state, workload.logits_kept, kernel)
+    case = fused_case(gpu, parameters.curve, words, walk_sizes(request, head, workload, placement, kernel))
+    of_entry, of_step = entry_parameters(words), step_parameters(words)
+    used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
+    facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
+    unchecked = unchecked_parts(mode, head, workload)
     return _assemble(
-        lambda values: fused_terms(values, curve, case), used, (parameters.entry_error, parameters.model_error), floors, read_floor,
+        lambda values: entry_groups(values, case), lambda values: step_groups(values, case), used, (of_entry, of_step),
+        fused_errors(parameters, unchecked), fused_floor(facts, mode, case), _read_floor(gpu, parameters, case),
         placement=placement, mode=mode, implementation=OURS, variant=None, fastest_variant=None, gpu_id=gpu.id,
-        calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=blocks,
-        notes=_notes(gpu, parameters, used) + _not_recorded(mode, workload),
+        calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=request.grid_blocks,
+        notes=_notes(gpu, parameters, used) + _not_recorded(unchecked),
     )
+
+
+def _read_floor(gpu: Gpu, parameters: Parameters, case: FusedCase) -> float:
+    """Bytes of W2 that a fused mode reads again each step, at the best rate."""
+    if not case.streamed_bytes:
+        return 0.0
+    footprint = case.streamed_bytes + case.sizes.steps * case.logits_bytes
+    return case.sizes.launches * terms.read_floor_us(case.streamed_bytes, byte_rate(gpu, parameters.curve, footprint))
 
 
 def _predict_stepwise(gpu: Gpu, head: Head, workload: Workload, parameters: Parameters, implementation: str, variant: str | None) -> Prediction:
     """Predict an engine's path, and name its fastest."""
     engine = load_engine(implementation)
-    path = engine.path(workload, variant)
-    if workload.precision != PRECISION:
-        raise BadInput(f"precision is {workload.precision} for stepwise; stepwise walks keep W2 in {PRECISION}, so give that or another mode")
-    curve = parameters.curve
+    path = engine.path(workload, variant, head.kind)
+    require_stored(workload)
 
-    def total(option) -> float:
-        case = stepwise_case(gpu, curve, head, workload, option)
+    def total(option: EnginePath) -> float:
+        case = stepwise_case(gpu, parameters.curve, head, workload, option)
         by_name = {**parameters.values, **{name: one.value for name, one in stepwise_parameters(engine, case, gpu).items()}}
-        entry, step = stepwise_terms(by_name, engine, case)
-        return _sum(entry) + workload.steps * _sum(step)
+        entry, step = stepwise_groups(by_name, engine, case)
+        return total_us(entry) + workload.steps * total_us(step)
 
-    fastest = min(engine.serving(workload), key=total)
-    case = stepwise_case(gpu, curve, head, workload, path)
-    used = parameters.only(gpu, ("graph_node_us", "graph_launch_us"))
+    serving = engine.serving(workload, head.kind)
+    fastest = path if len(serving) == 1 else min(serving, key=total)
+    case = stepwise_case(gpu, parameters.curve, head, workload, path)
+    used = parameters.only(gpu, ("graph_node_us", "graph_launch_us", *(("pool_gather_us",) if case.pooled else ())))
     by_name = {**used, **stepwise_parameters(engine, case, gpu)}
     floor_step = terms.read_floor_us(case.matrix_bytes, case.rate_bytes_per_s)
     floor_entry = terms.first_launch_us(by_name["graph_launch_us"].value, by_name["graph_node_us"].value)
@@ -185,26 +241,23 @@ def _predict_stepwise(gpu: Gpu, head: Head, workload: Workload, parameters: Para
     if fastest.variant != path.variant:
         notes += (f"{implementation} takes {path.kernel} at this shape; {fastest.kernel} is its fastest path",)
     return _assemble(
-        lambda values: stepwise_terms(values, engine, case), by_name, (parameters.entry_error, parameters.model_error), (floor_entry, floor_step), floor_step,
+        lambda values: stepwise_groups(values, engine, case)[0], lambda values: stepwise_groups(values, engine, case)[1], by_name, (tuple(by_name),) * 2,
+        (parameters.entry_error, parameters.model_error), (floor_entry, floor_step), floor_step,
         placement=None, mode="stepwise", implementation=implementation, variant=path.variant, fastest_variant=fastest.variant,
         gpu_id=gpu.id, calibrated=parameters.calibrated, head=head, workload=workload, precision=PRECISION, grid_blocks=None, notes=notes,
     )
 
 
-def _check_placement(gpu: Gpu, head: Head, workload: Workload, mode: str, placement: Placement, blocks: int,
-                     ran: bool) -> None:
+def _check_placement(gpu: Gpu, request: FusedRequest, workload: Workload, mode: str, placement: Placement, kernel: Kernel, ran: bool) -> None:
     """Raise PlanError unless the placement holds the vocabulary, suits the mode and, where it has not run yet, fits the GPU."""
-    needed = slots_needed(head.padded_vocab_size, blocks, placement.warps) * placement.warps
+    needed = slots_needed(request.head.padded_vocab_size, request.grid_blocks, placement.warps) * placement.warps
     if placement.tiles < needed:
-        raise PlanError(f"the placement holds {placement.tiles} tiles a block; {head.name} needs {needed} on {blocks} blocks")
+        raise PlanError(f"the placement holds {placement.tiles} tiles a block; {request.head.name} needs {needed} on {request.grid_blocks} blocks")
     if mode == "streaming" and placement.streamed_tiles != placement.tiles:
         raise PlanError("a streaming walk keeps nothing; register_tiles, shared_tiles and tensor_tiles must be 0")
     if mode == "resident" and placement.streamed_tiles == placement.tiles:
         raise PlanError("a resident walk keeps at least one slot; use mode streaming for none")
-    if ran:
-        return
-    kernel = kernel_beside(placement, gpu, head, workload.precision, grid_blocks=blocks, **built_for(workload))
-    problem = capacity_problem(placement, gpu, head.rank, workload.precision, kernel)
+    problem = None if ran else capacity_problem(placement, gpu, request.head.rank, workload.precision, kernel)
     if problem:
         raise PlanError(problem)
 
@@ -221,48 +274,52 @@ def _notes(gpu: Gpu, parameters: Parameters, used: Mapping[str, Parameter], fitt
     return tuple(notes)
 
 
-def _not_recorded(mode: str, workload: Workload) -> tuple[str, ...]:
-    """Say what of a fused walk no record has checked the model against."""
-    beyond = [f"{mode} {workload.precision}"] * (mode == "resident" and workload.precision == "bf16")
-    beyond += [f"batch {workload.batch}"] * (workload.batch > 1) + [f"temperature {workload.temperature:g}"] * (workload.temperature > 0)
-    return (f"no record has checked the model on this yet: {', '.join(beyond)}",) if beyond else ()
+# --- what no record has checked ---------------------------------------------------------------------------------------------
+
+CHECKED_WAYS = (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"))
+CHECKED_KINDS = ("markov",)
+CHECKED_BATCHES = (1,)
+CHECKED_SAMPLING = (False,)
+CHECKED_KEPT = (False,)
+"""Fused walks that records of a calibrated GPU hold: `tests/cost_model/test_recorded.py` fails where the records hold others."""
 
 
-def _assemble(evaluate: Callable[[Mapping[str, float]], tuple[Parts, Parts]], by_name: Mapping[str, Parameter], model_errors: tuple[float, float],
-              floors: tuple[float, float], read_floor_step_us: float, **identity) -> Prediction:
+def unchecked_parts(mode: str, head: Head, workload: Workload) -> tuple[str, ...]:
+    """Name what of a fused walk no record has checked the model against."""
+    parts = [f"{mode} {workload.precision}"] * ((mode, workload.precision) not in CHECKED_WAYS)
+    parts += [f"{head.kind} heads"] * (head.kind not in CHECKED_KINDS)
+    parts += [f"batch {workload.batch}"] * (workload.batch not in CHECKED_BATCHES)
+    parts += [f"temperature {workload.temperature:g}"] * ((workload.temperature > 0) not in CHECKED_SAMPLING)
+    return (*parts, *(["kept logits"] * (workload.logits_kept not in CHECKED_KEPT)))
+
+
+def fused_errors(parameters: Parameters, unchecked: Iterable[str]) -> tuple[float, float]:
+    """Relative errors of the terms of (entry, step): the calibration's, and DEFAULT_MODEL_ERROR for each part that no record has checked,
+    in quadrature."""
+    more = len(tuple(unchecked)) * DEFAULT_MODEL_ERROR**2
+    return (parameters.entry_error**2 + more) ** 0.5, (parameters.model_error**2 + more) ** 0.5
+
+
+def _not_recorded(unchecked: tuple[str, ...]) -> tuple[str, ...]:
+    """Say so in a note."""
+    return (f"no record has checked the model on this yet: {', '.join(unchecked)}",) if unchecked else ()
+
+
+# --- putting it together ------------------------------------------------------------------------------------------------------
+
+
+def _assemble(entry_of: GroupsOf, step_of: GroupsOf, by_name: Mapping[str, Parameter], used: tuple[Iterable[str], Iterable[str]],
+              model_errors: tuple[float, float], floors: tuple[float, float], read_floor_step_us: float, **identity) -> Prediction:
     """Evaluate the terms, propagate the errors and build the Prediction."""
     values = {name: one.value for name, one in by_name.items()}
-    entry, step = evaluate(values)
-    entry_us, step_us = _sum(entry), _sum(step)
-    entry_error, step_error = _errors(evaluate, by_name, values, entry_us, step_us, model_errors)
-    floor_entry_us, floor_step_us = floors
+    entry_us, entry_low, entry_high = estimate(entry_of, by_name, used[0], model_errors[0], floors[0])
+    step_us, step_low, step_high = estimate(step_of, by_name, used[1], model_errors[1], floors[1])
     return Prediction(
-        entry_us=entry_us, step_us=step_us,
-        entry_us_low=max(min(floor_entry_us, entry_us), entry_us - Z_95 * entry_error), entry_us_high=entry_us + Z_95 * entry_error,
-        step_us_low=max(min(floor_step_us, step_us), step_us - Z_95 * step_error), step_us_high=step_us + Z_95 * step_error,
-        floor_entry_us=floor_entry_us, floor_step_us=floor_step_us, read_floor_step_us=read_floor_step_us,
-        terms={"entry": _named(entry), "step": _named(step)}, kinds={name: one.kind for name, one in by_name.items()},
+        entry_us=entry_us, step_us=step_us, entry_us_low=entry_low, entry_us_high=entry_high, step_us_low=step_low, step_us_high=step_high,
+        floor_entry_us=floors[0], floor_step_us=floors[1], read_floor_step_us=read_floor_step_us,
+        terms={"entry": _named(split(entry_of(values))), "step": _named(split(step_of(values)))}, kinds={name: one.kind for name, one in by_name.items()},
         sources={name: one.source for name, one in by_name.items()}, **identity,
     )
-
-
-def _errors(evaluate: Callable, by_name: Mapping[str, Parameter], values: dict[str, float], entry_us: float, step_us: float,
-            model_errors: tuple[float, float]) -> tuple[float, float]:
-    """Standard errors of entry and step: each parameter moved down by its own error in turn, and the model's of each, in quadrature."""
-    entry_variance, step_variance = (model_errors[0] * entry_us) ** 2, (model_errors[1] * step_us) ** 2
-    for name, parameter in by_name.items():
-        moved = values[name] / (1.0 + parameter.relative_error)
-        if moved == values[name]:
-            continue
-        entry, step = evaluate({**values, name: moved})
-        entry_variance += (_sum(entry) - entry_us) ** 2
-        step_variance += (_sum(step) - step_us) ** 2
-    return math.sqrt(entry_variance), math.sqrt(step_variance)
-
-
-def _sum(parts: Parts) -> float:
-    """Total of the exposed parts."""
-    return sum(exposed for exposed, _, _ in parts.values())
 
 
 def _named(parts: Parts) -> dict[str, Term]:

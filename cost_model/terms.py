@@ -1,22 +1,31 @@
 """The terms of a walk's latency: one bare function a term, whose docstring is its formula.
 
 Times are in microseconds, sizes in bytes, rates in bytes or operations a second and belong to what the name says (the
-whole chip, or `_per_sm` one multiprocessor). Nothing here knows a GPU or a head; `predict.py` supplies the numbers and
-decides what overlaps. `docs/cost-model.md` derives each formula.
+whole chip, or `_per_sm` one multiprocessor). Nothing here knows a GPU or a head; `fused.py`, `recurrence.py` and `stepwise.py`
+supply the numbers and decide what overlaps. `docs/cost-model.md` derives each formula.
+
+Counts, sizes and times may be numbers or NumPy arrays of them: `predict` gives one, `sweep` gives the other.
 """
 
 from __future__ import annotations
 
+from cost_model.elementwise import Number, larger, rounded_up, smaller
 from cost_model.units import us_from_cycles, us_from_operations, us_from_transfer
 
 TILE_ROWS = 16
 """Rows of W2 in a tile: the rows of one `mma.sync` fragment."""
 
 MMA_COLUMNS = 8
-"""Columns of one `mma.sync`; batch rows (times two vectors in int8x2) share them."""
+"""Columns of one `mma.sync`; a batch row takes a pair of them: its two vectors in int8x2, one vector twice in bf16."""
+
+QUAD_ROWS = MMA_COLUMNS // 2
+"""Batch rows of one `mma.sync`, a *quad*: each quad of a batch multiplies, and reads, every tile again."""
+
+GROUP_COLUMNS = 32
+"""Columns from which on `wgmma` reaches the dense rate: m64nNk32 takes 16 clocks on Hopper whatever N up to 32, and N / 2 beyond."""
 
 VECTORS_OF_PRECISION = {"int8x2": 2, "bf16": 1}
-"""Columns that one batch row takes: int8x2 represents the latent by two int8 vectors."""
+"""Vectors of one batch row that a product needs: int8x2 represents the latent by two int8 vectors."""
 
 BYTES_OF_PRECISION = {"int8x2": 1, "bf16": 2}
 """Bytes of one element of W2."""
@@ -44,7 +53,7 @@ def matrix_bytes(vocab_size: int, rank: int, precision: str) -> int:
 
 
 def base_logits_bytes(vocab_size: int, batch: int) -> int:
-    """Bytes of base logits read in one step: batch × V × 2 (bf16)."""
+    """Bytes of base logits read in one step, or of step logits written where they are kept: batch × V × 2 (bf16)."""
     return batch * vocab_size * BYTES_OF_BF16
 
 
@@ -53,13 +62,58 @@ def latent_row_bytes(rank: int, precision: str) -> int:
     return 2 * rank + 16 if precision == "int8x2" else BYTES_OF_BF16 * rank
 
 
-def product_operations(tiles: int, rank: int, precision: str, batch: int) -> float:
-    """Operations that the tensor unit runs for `tiles` tiles: 2 × 16 rows × rank × 8 columns × ceil(batch × vectors / 8).
+def quads_of(batch: Number) -> Number:
+    """Times that a warp multiplies each tile in a step: ceil(batch / 4)."""
+    return rounded_up(batch, QUAD_ROWS)
 
-    All 8 columns are computed whether used or not: int8x2 batch 1 to 4 cost the same.
+
+def product_operations(tiles: int, rank: int, precision: str, batch: int) -> float:
+    """Operations that `mma.sync` runs for `tiles` tiles: 2 × 16 rows × rank × 8 columns × ceil(batch / 4), in either precision.
+
+    All 8 columns are computed whether used or not: batch 1 to 4 cost the same.
     """
-    passes = -(-batch * VECTORS_OF_PRECISION[precision] // MMA_COLUMNS)
-    return 2.0 * TILE_ROWS * rank * MMA_COLUMNS * passes * tiles
+    return 2.0 * TILE_ROWS * rank * MMA_COLUMNS * quads_of(batch) * tiles
+
+
+def group_operations(tiles: int, rank: int, rows: int) -> float:
+    """Operations at the dense rate that `wgmma` is worth for `tiles` tiles and all `rows` of the kernel: 2 × 16 × rank × max(2 × rows, 32).
+
+    A kernel of 8 or 16 rows costs the same; every tile is read once a step.
+    """
+    return 2.0 * TILE_ROWS * rank * larger(2 * rows, GROUP_COLUMNS) * tiles
+
+
+def accumulators_of(slots: Number, packed: Number) -> Number:
+    """Accumulators of a thread: `packed` slots share one (4 at one batch row, 2 at two), but three keep the tensor cores busy.
+
+    max(ceil(slots / packed), min(slots, 3)), as `footprint.accumulator_groups` counts them.
+    """
+    return larger(rounded_up(slots, packed), smaller(slots, 3))
+
+
+def state_matrix_bytes(kind: str, rank: int, gru: int) -> int:
+    """Bytes of what multiplies a head's state in a fused step (bf16): Wj_s [3 r, r] of an RNN, W_hh [3 g, g] and F1_s [r, g] of Domino."""
+    elements = {"rnn": 3 * rank * rank, "domino": (3 * gru + rank) * gru}.get(kind, 0)
+    return elements * BYTES_OF_BF16
+
+
+def token_row_bytes(kind: str, rank: int, gru: int, precision: str) -> int:
+    """Bytes of a token's row of the table: a packed latent (Markov), [e, Wg_e e] (gated), [a, c, o] (RNN), [r, z, n] (Domino)."""
+    if kind == "markov":
+        return latent_row_bytes(rank, precision)
+    return {"gated": 2 * rank, "rnn": 3 * rank, "domino": 3 * gru}[kind] * BYTES_OF_BF16
+
+
+def head_weight_bytes(kind: str, rank: int, hidden: int, gru: int) -> int:
+    """Bytes of the weights beside W2 that a stepwise step reads (bf16): Wg [r, hidden + r], Wj [3 r, 2 r + hidden], or the GRU over
+    embeddings W_ih [3 g, hidden] and W_hh [3 g, g] with F1 [r, hidden + g]."""
+    elements = {"gated": rank * (hidden + rank), "rnn": 3 * rank * (2 * rank + hidden), "domino": 3 * gru * (hidden + gru) + rank * (hidden + gru)}
+    return elements.get(kind, 0) * BYTES_OF_BF16
+
+
+def position_weight_bytes(kind: str, rank: int, hidden: int) -> int:
+    """Bytes of the weights that turn hidden vectors into position terms, once a call: [r, hidden], three times that of an RNN."""
+    return {"gated": 1, "rnn": 3, "domino": 1}.get(kind, 0) * rank * hidden * BYTES_OF_BF16
 
 
 # --- one step of the fused walk -------------------------------------------------------------------------------------------
@@ -71,7 +125,7 @@ def latent_us(l2_latency_us: float, hbm_latency_us: float, exchange_us: float, c
     Warm: l2_latency. Cold: l2_latency + max(0, hbm_latency − exchange), because each block pulls its own winner's row
     into L2 while it waits for the exchange, and the global winner is one of those rows.
     """
-    return l2_latency_us + (max(0.0, hbm_latency_us - exchange_us) if cold else 0.0)
+    return l2_latency_us + (larger(0.0, hbm_latency_us - exchange_us) if cold else 0.0)
 
 
 def products_us(operations_per_sm: float, operations_per_s_per_sm: float) -> float:
@@ -89,30 +143,65 @@ def stream_us(streamed_bytes: float, bytes_per_s: float, efficiency: float) -> f
     return us_from_transfer(streamed_bytes, bytes_per_s * efficiency)
 
 
-def ring_wait_us(streamed_slots: int, staging_slots: int, wave_bytes: float, bytes_per_s: float, latency_us: float) -> float:
-    """Latency that the staging ring does not cover: streamed slots × max(0, latency − (staging slots − 1) × wave / bandwidth).
+def ring_us(streamed_slots: Number, entry_share: Number, entries: Number, wave_bytes: Number, bytes_per_s: Number, latency_us: Number) -> Number:
+    """Time of a step's streamed slots: slots × max(transfer, (latency + entry_share × transfer) / (entry_share × entries)).
 
-    A warp multiplies one slot while the other `staging_slots - 1` are on their way; a wave is one tile of every warp of the
-    chip, and so what one more slot keeps in flight. With one slot a warp nothing is in flight while it multiplies.
+    transfer = wave / bandwidth, a wave being one tile of every warp of the chip. The ring of a warp has `entries` parts of a tile; a part
+    is asked for again as soon as it has been multiplied, and is back a latency and its own transfer later. So `entries` parts come in
+    that time, but never faster than bandwidth allows.
     """
-    covered_us = (staging_slots - 1) * us_from_transfer(wave_bytes, bytes_per_s)
-    return streamed_slots * max(0.0, latency_us - covered_us)
+    transfer_us = us_from_transfer(wave_bytes, bytes_per_s)
+    return streamed_slots * larger(transfer_us, (latency_us + entry_share * transfer_us) / (entry_share * larger(entries, 1)))
 
 
-def epilogue_us(slots: int, warps: int, batch: int, cycles_per_tile: float, clock_mhz: float) -> float:
-    """Scaling, base logits, rounding and comparison: batch × slots × warps tiles × issue cycles a tile, over 4 schedulers."""
-    return us_from_cycles(batch * slots * warps * cycles_per_tile / SCHEDULERS_PER_SM, clock_mhz)
+def issue_us(instructions: Number, warps: Number, instruction_cycles: Number, clock_mhz: Number) -> Number:
+    """Instructions of `warps` warps together / what a multiprocessor issues: 4 a cycle, or warps / instruction_cycles where few run."""
+    return us_from_cycles(instructions / smaller(SCHEDULERS_PER_SM, warps / instruction_cycles), clock_mhz)
 
+
+def epilogue_us(accumulators: Number, warps: Number, quads: Number, cycles: Number, clock_mhz: Number) -> Number:
+    """Scaling, base logits, rounding and comparison: accumulators of a thread × warps × quads × issue cycles an accumulator / 4 schedulers."""
+    return us_from_cycles(accumulators * warps * quads * cycles / SCHEDULERS_PER_SM, clock_mhz)
+
+
+def epilogue_cycles(greedy_cycles: Number, *, rounding: str, wide: Number, sampled: bool, drawn: bool, kept: bool) -> Number:
+    """Issue cycles of a warp's accumulator: of a narrow greedy one, and the instructions that other kernels add.
+
+    rounding `twice` 4; 64-bit keys 20; dividing by the temperature and adding noise 16; drawing a pair of noise in place 215; storing a
+    pair of logits 12. Counted in the source and in SASS of sm_90.
+    """
+    more = 4 * (rounding == "twice") + 16 * sampled + NOISE_PAIR_INSTRUCTIONS * drawn + 12 * kept
+    return greedy_cycles + more + 20 * wide
+
+
+NOISE_PAIR_INSTRUCTIONS = 215
+"""Philox4x32-10 and two Gumbel values, SASS of sm_90 (`noise.cuh`, compiled alone)."""
+
+NOISE_QUAD_INSTRUCTIONS = 327
+"""Philox4x32-10 and four Gumbel values."""
+
+
+def noise_instructions(rows: Number, matrix_rows: Number) -> Number:
+    """Warp instructions that draw a step's noise of a block: batch rows × matrix rows / 4 quads of ids / 32 lanes × 327."""
+    return rows * matrix_rows / 4 / WARP_LANES * NOISE_QUAD_INSTRUCTIONS
+
+
+WARP_LANES = 32
 
 SCHEDULERS_PER_SM = 4
 """Warp schedulers of a multiprocessor on every architecture from sm_80 on."""
 
 
-def block_reduction_us(warps: int, batch: int, clock_mhz: float) -> float:
-    """Best of a block: two warp reductions (30 cycles each, batch times), a round through shared memory (30), and two barriers
-    of 22 + 2 × warps cycles."""
-    cycles = batch * 2 * WARP_REDUCTION_CYCLES + SHARED_LATENCY_CYCLES + 2 * (22 + 2 * warps)
+def block_reduction_us(warps: Number, quads: Number, led_rows: Number, wide: Number, clock_mhz: Number) -> Number:
+    """Best of a block: for each quad two warp reductions (30 cycles each; twice with 64-bit keys), for each batch row that a warp leads a
+    trip through shared memory (30), and two barriers."""
+    cycles = quads * (1 + wide) * 2 * WARP_REDUCTION_CYCLES + led_rows * SHARED_LATENCY_CYCLES + 2 * barrier_cycles(warps)
     return us_from_cycles(cycles, clock_mhz)
+
+
+def barrier_cycles(warps: Number) -> Number:
+    """A barrier of the block: 22 + 2 × warps cycles (QuickRunCUDA's `__syncthreads`)."""
+    return 22 + 2 * warps
 
 
 WARP_REDUCTION_CYCLES = 30
@@ -122,16 +211,65 @@ SHARED_LATENCY_CYCLES = 30
 """Load from shared memory: 28 to 30 cycles (Luo et al. 2024, table of load latencies)."""
 
 
-def exchange_us(one_word_us: float, batch: int) -> float:
-    """All blocks agree on `batch` winners: one_word × (1 + 0.05 × (batch − 1)).
+def exchange_us(one_word_us: Number, batch: Number, growth: Number) -> Number:
+    """All blocks agree on `batch` winners: one_word × (1 + growth × (batch − 1)).
 
-    Each further word costs a twentieth of the first. Within 10 % of what an H200's probe took for 2 to 32 words a block, over
-    its one word (a test reads the records).
+    growth is what each further word costs of the first. An H200's probe of 2 to 32 words a block gives a twentieth, within 10 % over its
+    one word (a test reads the records).
     """
-    return one_word_us * (1.0 + EXCHANGE_GROWTH * (batch - 1))
+    return one_word_us * (1.0 + growth * (batch - 1))
 
 
-EXCHANGE_GROWTH = 0.05
+def overhead_us(one_pass_us: Number, passes: Number) -> Number:
+    """What a pass over the tiles costs beyond its terms, once for each: quads of `mma.sync`, one of `wgmma`.
+
+    It belongs to the pass, not to the step: projection and selection repeated inside the blocks of an H200, without any exchange, take
+    1.24 µs a step (`fixed_latent` of `2026-11-30-phases`), half a microsecond more than their terms.
+    """
+    return one_pass_us * passes
+
+
+# --- what other heads than Markov add to a fused step ---------------------------------------------------------------------------
+
+
+GATE_INSTRUCTIONS, OUTPUT_INSTRUCTIONS, STATE_INSTRUCTIONS = 46, 41, {"rnn": 78, "domino": 117}
+"""SASS of sm_90, each function compiled alone (`activation.cuh`, `latent.cuh`, `recurrent.cuh`): an element of a latent by sigmoid or
+tanh (30 or 31) and split into two int8 vectors (16), an output by tanh or SiLU, an element of a new state."""
+
+SPLIT_INSTRUCTIONS = 30
+"""An element of a latent from fp32 into two int8 vectors, its share of the row's scales included."""
+
+DOT_CHUNK_INSTRUCTIONS, DOT_FOLD_INSTRUCTIONS, DOT_CHUNK = 26, 20, 256
+"""A warp's part of a dot product with a state: 24 to unpack and add eight pairs a lane and 2 loads for every 256 elements; the sum across lanes."""
+
+
+def gate_instructions(rank: Number, batch: Number) -> Number:
+    """Warp instructions of a gated head's latents, u = sigmoid(P + t) × e: batch × rank / 32 × 46."""
+    return batch * rank / WARP_LANES * GATE_INSTRUCTIONS
+
+
+def dot_instructions(matrix_rows: Number, elements: Number, batch: Number) -> Number:
+    """Warp instructions of the products of `batch` states with `matrix_rows` rows of a matrix: rows × batch × (elements / 256 × 26 + 20)."""
+    return matrix_rows * batch * (elements / DOT_CHUNK * DOT_CHUNK_INSTRUCTIONS + DOT_FOLD_INSTRUCTIONS)
+
+
+def state_instructions(kind: str, size: Number, batch: Number) -> Number:
+    """Warp instructions of new states, which every block computes whole: batch × size / 32 × 78 (RNN) or 117 (GRU)."""
+    return batch * size / WARP_LANES * STATE_INSTRUCTIONS[kind]
+
+
+def latent_instructions(rank: Number, batch: Number) -> Number:
+    """Warp instructions of outputs by tanh or SiLU and their split into two int8 vectors: batch × rank / 32 × (41 + 30)."""
+    return batch * rank / WARP_LANES * (OUTPUT_INSTRUCTIONS + SPLIT_INSTRUCTIONS)
+
+
+def everywhere_us(bytes_per_block: Number, grid_blocks: Number, bytes_per_s: Number) -> Number:
+    """The same bytes read from L2 by every block: bytes × blocks / L2's rate. Words of 8 bytes a product, rows of the token table."""
+    return us_from_transfer(bytes_per_block * grid_blocks, bytes_per_s)
+
+
+WORD_BYTES = 8
+"""A product of a state on its way: its float and an epoch."""
 
 
 # --- the physical floor ---------------------------------------------------------------------------------------------------
@@ -152,7 +290,7 @@ def step_floor_us(stream_floor_us: float, latent_floor_us: float, products_floor
     Reading W2 does not depend on the token and may overlap everything; the products need the latent, the agreement needs
     the products.
     """
-    return max(stream_floor_us, latent_floor_us + max(products_floor_us, shared_floor_us) + agreement_floor_us)
+    return larger(stream_floor_us, latent_floor_us + larger(products_floor_us, shared_floor_us) + agreement_floor_us)
 
 
 def read_floor_us(bytes_: float, bytes_per_s: float) -> float:
@@ -170,7 +308,7 @@ def shard_load_us(resident_bytes: float, bytes_per_s: float) -> float:
 
 def first_pass_us(bytes_: float, cold_bytes_per_s: float, warm_bytes_per_s: float) -> float:
     """What the first streaming of cold bytes costs above a later one: max(0, bytes / cold rate − bytes / warm rate)."""
-    return max(0.0, us_from_transfer(bytes_, cold_bytes_per_s) - us_from_transfer(bytes_, warm_bytes_per_s))
+    return larger(0.0, us_from_transfer(bytes_, cold_bytes_per_s) - us_from_transfer(bytes_, warm_bytes_per_s))
 
 
 # --- one step of a stepwise path ------------------------------------------------------------------------------------------
@@ -183,7 +321,7 @@ def launch_us(nodes: int, graph_node_us: float) -> float:
 
 def first_launch_us(graph_launch_us: float, graph_node_us: float) -> float:
     """Launch that a stepwise entry pays: a graph of one kernel, less one gap, since the steps count a gap for every kernel."""
-    return max(0.0, graph_launch_us - graph_node_us)
+    return larger(0.0, graph_launch_us - graph_node_us)
 
 
 def projection_excess_us(byte_floor_us: float, efficiency: float) -> float:

@@ -136,6 +136,7 @@ def _unknown(value: float | None) -> bool:
 
 
 def _require_positive(name: str, value: float) -> None:
-    """Raise ValueError unless the value is above 0."""
-    if not value > 0:
+    """Raise ValueError unless the value, or every element of an array, is above 0."""
+    above = value > 0
+    if not (above if isinstance(above, bool) else above.all()):
         raise ValueError(f"{name} must be above 0, got {value!r}")

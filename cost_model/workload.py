@@ -54,6 +54,7 @@ class Workload:
         precision: one of PRECISIONS.
         rounding: one of ROUNDINGS.
         l2_state: one of L2_STATES.
+        logits_kept: whether the step logits are written out, as a sampling engine's acceptance test needs them.
 
     Raises:
         BadInput: a field is outside what is allowed.
@@ -65,6 +66,7 @@ class Workload:
     precision: str = "int8x2"
     rounding: str = "once"
     l2_state: str = "warm"
+    logits_kept: bool = False
 
     def __post_init__(self) -> None:
         require_whole("batch", self.batch, 1, MAX_BATCH)
@@ -74,6 +76,8 @@ class Workload:
         require_word("precision", self.precision, PRECISIONS)
         require_word("rounding", self.rounding, ROUNDINGS)
         require_word("l2_state", self.l2_state, L2_STATES)
+        if not isinstance(self.logits_kept, bool):
+            raise BadInput(f"logits_kept is {self.logits_kept!r}; it must be True or False")
 
     def as_dict(self) -> dict:
         """Return the fields as plain values, ready for JSON."""

@@ -74,8 +74,9 @@ PATH = EnginePath("v", "k", "w", 4, {"fixed_us": Figure(9.0, "us", "derived", "m
     (10_000, 256, 9.0, OUTSIDE_ERROR), (50_000, 512, 30.0, 5 / 30),
 ])
 def test_interpolation_by_hand(vocab, rank, us, error):
-    value, relative, _ = beyond_floor(PATH, vocab, rank)
-    assert value == pytest.approx(us) and relative == pytest.approx(error)
+    found = beyond_floor(PATH, Head.markov(vocab, rank), Workload(precision="bf16"))
+    assert found.time_us == pytest.approx(us) and found.relative_error == pytest.approx(error)
+    assert found.whole == (rank == 256 and vocab in (100_000, 200_000))
     assert BETWEEN_ERROR < OUTSIDE_ERROR
 
 
@@ -85,8 +86,29 @@ def test_a_measured_path_pays_for_more_rows_by_its_selection_rate(shipped):
     assert four.step_us - one.step_us == pytest.approx(rate * 3 * 0.151936)
 
 
+RNN = Head("rnn", "rnn", 151_936, 151_936, 151_936, 256, hidden_size=2560)
+
+
+def test_other_heads_batches_and_temperatures_have_points_of_their_own(tmp_path, monkeypatch):
+    """A recurrent head of the same vocabulary and rank must not be taken for the Markov head, nor a batch for one row."""
+    markov = series_key("stepwise", "bf16", "torch-stepwise", "graph")
+    others = {
+        80.0: replace(markov, head_kind="rnn", hidden_size=2560), 61.0: replace(markov, batch=8), 47.0: replace(markov, temperature=1.0),
+    }
+    engine = tabulate_engine(GPU, [*torch_fits(), *((key, exact_fit(step, 3.0)) for step, key in others.items())], "made up")
+    write_engine(engine, tmp_path / "engines" / "torch-stepwise.toml")
+    monkeypatch.setattr("cost_model.engines.data_root", lambda: tmp_path)
+    assert load_engine("torch-stepwise") == engine and len(engine.paths[0].points) == 6
+    assert predicted(151_936).step_us == pytest.approx(38.1)
+    assert predicted(151_936, batch=8).step_us == pytest.approx(61.0) and predicted(151_936, temperature=0.7).step_us == pytest.approx(47.0)
+    whole = predict(GPU, RNN, Workload(precision="bf16"), "stepwise", "torch-stepwise")
+    assert whole.step_us == pytest.approx(80.0) and whole.terms["step"]["state"].exposed_us == 0, "a measured step holds its state"
+    told = predict(GPU, replace(RNN, hidden_size=4096), Workload(precision="bf16"), "stepwise", "torch-stepwise").terms["step"]
+    assert told["state"].exposed_us == engine.paths[0].states["rnn"].value, "another hidden size was not measured"
+
+
 def test_what_cannot_be_tabulated_is_said():
-    with pytest.raises(CalibrationError, match="no usable series of torch-stepwise"):
+    with pytest.raises(CalibrationError, match="no usable greedy series of torch-stepwise with a Markov head"):
         tabulate_engine(GPU, [(series_key("resident"), exact_fit(2.5, 10.0))], "made up")
     with pytest.raises(CalibrationError, match="below launches and byte floor"):
         tabulate_engine(GPU, [(key, replace(fit, step_us=9.0)) for key, fit in torch_fits()], "made up")

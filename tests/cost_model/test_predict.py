@@ -13,7 +13,7 @@ from cost_model.gpu import MissingFact, load_gpu
 from cost_model.head import Head
 from cost_model.parameters import RESIDUALS, resolve
 from cost_model.placement import Placement, PlanError, plan
-from cost_model.predict import NotModelled, predict
+from cost_model.predict import predict
 from cost_model.published import load_published_times
 from cost_model.workload import L2_STATES, Workload
 from tests.cost_model.walk_examples import QWEN, study_h200
@@ -61,9 +61,10 @@ def test_a_partly_resident_step_is_its_resident_part_and_its_stream():
     step = predict(STUDY, head, Workload(), "resident", placement=Placement(8, 40, 40, 40, 8), ran=True).terms["step"]
     streamed = (15_520 - 132 * 80) * 4096
     rate = gpu.curve.at(streamed + 16 * 496_640) * 0.85
-    assert step["stream"].exposed_us == pytest.approx((streamed + 496_640) / rate * 1e6 + 5 * 0.146), "each tile waits out its latency"
+    assert step["stream"].exposed_us == pytest.approx((streamed + 496_640) / rate * 1e6), "two halves of a tile in the ring cover the latency"
     assert step["shared_read"].exposed_us == pytest.approx(40 * 4096 / 2.46e11 * 1e6), "the resident tiles"
-    assert step["epilogue"].exposed_us == pytest.approx(80 * 28 / 4 / 1980) and step["epilogue"].hidden_us == pytest.approx(40 * 28 / 4 / 1980)
+    cycles = 4 * 8 * 43 / 4  # 15 slots of a warp share 4 accumulators
+    assert step["epilogue"].exposed_us == pytest.approx(cycles * 2 / 3 / 1980) and step["epilogue"].hidden_us == pytest.approx(cycles / 3 / 1980)
 
 
 def test_a_slower_part_slows_the_step_by_just_that():
@@ -109,7 +110,7 @@ def test_interval_narrows_with_calibration():
 
 def test_kinds_say_where_each_parameter_comes_from():
     own = predicted(STUDY, QWEN, "resident", "int8x2")
-    assert own.calibrated and own.kinds["exchange_us"] == "measured" and own.kinds["epilogue_cycles_per_tile"] == "derived"
+    assert own.calibrated and own.kinds["exchange_us"] == "measured" and own.kinds["epilogue_cycles_per_accumulator"] == "derived"
     published = predicted(GPUS["h200-sxm"], QWEN, "resident", "int8x2")
     assert published.kinds["exchange_us"] == "microbenchmark"
     other = predicted(GPUS["b200-sxm"], QWEN, "resident", "int8x2")
@@ -190,12 +191,6 @@ def test_greedy_path_at_a_temperature_is_refused_with_what_serves():
         predict(STUDY, QWEN, Workload(temperature=1.0), "stepwise", variant="greedy")
 
 
-def test_recurrent_heads_are_not_guessed():
-    head = Head("rnn", "rnn", 151_936, 151_936, 151_936, 256, hidden_size=2560)
-    with pytest.raises(NotModelled, match="rnn"):
-        predict(STUDY, head, Workload(), "resident")
-
-
 def test_as_dict_has_what_the_command_prints():
     import json
 
@@ -240,18 +235,6 @@ def test_predictions_do_not_share_state_between_gpus():
     predicted(study_h200(exchange_us=5.0), QWEN, "resident", "int8x2")
     assert predicted(STUDY, QWEN, "resident", "int8x2").step_us == before
     assert predict(STUDY, replace(QWEN, name="other"), Workload(), "resident").step_us == before
-
-
-def test_a_prediction_takes_under_a_millisecond():
-    """The best of many, so that a busy machine does not fail it; vocabularies differ, so that nothing is only remembered."""
-    import time
-
-    best = float("inf")
-    for vocab in range(100_000, 100_800, 16):
-        begin = time.perf_counter()
-        predict(STUDY, Head.markov(vocab, 256), Workload(), "resident")
-        best = min(best, time.perf_counter() - begin)
-    assert best < 1e-3
 
 
 @pytest.mark.parametrize("mode, workload, words", [

@@ -5,8 +5,11 @@ import statistics
 import pytest
 
 from cost_model import terms
+from cost_model.footprint import Kernel, accumulator_groups
 from cost_model.measurement import read_walk
+from cost_model.parameters import published_reference
 from cost_model.paths import data_root
+from cost_model.placement import Placement
 
 
 def test_sizes_of_the_qwen_head():
@@ -22,9 +25,12 @@ def test_a_72_tile_shard_is_576_products():
     assert terms.product_operations(72, 256, "bf16", 1) == 1152 * 2 * 16 * 8 * 16, "twice the instructions of half the depth"
 
 
+@pytest.mark.parametrize("precision", ["int8x2", "bf16"])
 @pytest.mark.parametrize("batch, passes", [(1, 1), (4, 1), (5, 2), (32, 8)])
-def test_int8x2_batches_up_to_four_cost_the_same(batch, passes):
-    assert terms.product_operations(1, 32, "int8x2", batch) == passes * terms.product_operations(1, 32, "int8x2", 1)
+def test_batches_up_to_four_cost_the_same(batch, passes, precision):
+    """In bf16, too: the kernel gives a batch row a pair of the 8 columns there as well (`csrc/walk/config.cuh`)."""
+    assert terms.quads_of(batch) == passes
+    assert terms.product_operations(1, 32, precision, batch) == passes * terms.product_operations(1, 32, precision, 1)
 
 
 def test_products_of_the_study_take_half_a_microsecond():
@@ -41,20 +47,72 @@ def test_latent_is_hidden_behind_the_exchange_when_it_is_pulled_ahead():
     assert terms.latent_us(0.15, 0.35, 0.1, cold=True) == pytest.approx(0.15 + 0.25)
 
 
-def test_a_ring_covers_the_latency_that_its_other_slots_outlast():
+def test_a_ring_waits_for_latency_until_its_entries_cover_it():
     assert terms.stream_us(1e6, 1e12, 0.5) == pytest.approx(2.0)
-    assert terms.ring_wait_us(5, 1, 4e6, 8e12, 0.15) == pytest.approx(5 * 0.15), "one slot: nothing is in flight meanwhile"
-    assert terms.ring_wait_us(9, 2, 0.8e6, 8e12, 0.15) == pytest.approx(9 * 0.05), "a wave of 0.1 us covers two thirds"
-    assert terms.ring_wait_us(9, 4, 4e6, 8e12, 0.15) == 0 == terms.ring_wait_us(0, 1, 4e6, 8e12, 0.15)
+    wave = dict(wave_bytes=4e6, bytes_per_s=8e12, latency_us=0.3)  # 0.5 us a slot
+    assert terms.ring_us(5, 1.0, 1, **wave) == pytest.approx(5 * 0.8), "one whole tile: nothing is in flight while it is multiplied"
+    assert terms.ring_us(5, 0.5, 2, **wave) == pytest.approx(5 * 0.55), "two halves: one travels while the other is multiplied"
+    assert terms.ring_us(5, 0.5, 4, **wave) == pytest.approx(5 * 0.5), "bandwidth binds"
+    assert terms.ring_us(0, 0.5, 0, **wave) == 0
+
+
+def test_a_ring_is_never_slower_with_more_entries():
+    times = [terms.ring_us(9, 0.25, entries, 1e6, 8e12, 0.3) for entries in range(1, 40)]
+    assert times == sorted(times, reverse=True) and times[-1] == pytest.approx(9 * 0.125)
 
 
 def test_epilogue_divides_by_four_schedulers():
-    assert terms.epilogue_us(slots=9, warps=8, batch=1, cycles_per_tile=28, clock_mhz=1980) == pytest.approx(72 * 28 / 4 / 1980)
-    assert terms.epilogue_us(9, 8, 3, 28, 1980) == pytest.approx(3 * terms.epilogue_us(9, 8, 1, 28, 1980))
+    assert terms.epilogue_us(accumulators=3, warps=8, quads=1, cycles=43, clock_mhz=1980) == pytest.approx(3 * 8 * 43 / 4 / 1980)
+    assert terms.epilogue_us(9, 8, 2, 43, 1980) == pytest.approx(6 * terms.epilogue_us(3, 8, 1, 43, 1980))
+
+
+def test_an_epilogue_pays_for_what_its_kernel_does():
+    def cycles(**more):
+        return terms.epilogue_cycles(43, **{**dict(rounding="once", wide=0, sampled=False, drawn=False, kept=False), **more})
+
+    assert cycles() == 43 and cycles(rounding="twice") == 47 and cycles(kept=True) == 55
+    assert cycles(wide=1, sampled=True) == 43 + 20 + 16 and cycles(wide=1, sampled=True, drawn=True) == 43 + 20 + 16 + 215
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+@pytest.mark.parametrize("slots", [1, 2, 3, 7, 9, 16])
+def test_accumulators_are_those_of_the_register_claim(rows, slots):
+    kernel = Kernel(rows=rows)
+    assert terms.accumulators_of(slots, kernel.packed) == accumulator_groups(Placement(8, 0, 8 * slots, 0, 0), kernel)
 
 
 def test_block_reduction_counts_its_cycles():
-    assert terms.block_reduction_us(8, 1, 1000) == pytest.approx((2 * 30 + 30 + 2 * (22 + 16)) / 1000)
+    assert terms.block_reduction_us(8, 1, 1, 0, 1000) == pytest.approx((2 * 30 + 30 + 2 * (22 + 16)) / 1000)
+    assert terms.block_reduction_us(8, 8, 4, 1, 1000) == pytest.approx((8 * 2 * 2 * 30 + 4 * 30 + 2 * (22 + 16)) / 1000)
+
+
+def test_few_warps_issue_less():
+    assert terms.issue_us(800, 8, 2, 1000) == pytest.approx(0.2), "eight warps keep four schedulers busy"
+    assert terms.issue_us(800, 1, 2, 1000) == pytest.approx(1.6), "one issues every second cycle"
+
+
+def test_warpgroups_take_as_long_for_16_rows_as_for_8():
+    assert terms.group_operations(72, 256, 8) == terms.group_operations(72, 256, 16) == terms.group_operations(72, 256, 32) / 2
+    clocks = terms.group_operations(4, 32, 16) / 8192
+    assert clocks == 16, "one m64n32k32 at Hopper's dense 8,192 operations a clock"
+
+
+def test_sizes_of_recurrent_heads():
+    assert terms.state_matrix_bytes("rnn", 256, 0) == 3 * 256 * 256 * 2 and terms.state_matrix_bytes("markov", 256, 0) == 0
+    assert terms.state_matrix_bytes("domino", 256, 1024) == (3 * 1024 * 1024 + 256 * 1024) * 2
+    assert 151_936 * terms.token_row_bytes("rnn", 256, 0, "int8x2") == pytest.approx(233e6, rel=0.01), "the design's 233 MB table"
+    assert 151_936 * terms.token_row_bytes("domino", 256, 1024, "int8x2") == pytest.approx(0.93e9, rel=0.01), "and 0.93 GB"
+    assert terms.token_row_bytes("markov", 256, 0, "int8x2") == 528 and terms.token_row_bytes("gated", 256, 0, "bf16") == 1024
+    assert terms.head_weight_bytes("domino", 256, 4096, 1024) == pytest.approx(31e6 + 2.6e6, rel=0.02), "a GRU of about 31 MB, and F1"
+    assert terms.head_weight_bytes("rnn", 256, 2560, 0) == 768 * 3072 * 2 and terms.position_weight_bytes("rnn", 256, 2560) == 768 * 2560 * 2
+
+
+def test_instructions_of_recurrent_heads():
+    assert terms.dot_instructions(2, 1024, 3) == 2 * 3 * (4 * 26 + 20)
+    assert terms.state_instructions("domino", 1024, 1) == 32 * 117 and terms.state_instructions("rnn", 256, 2) == 16 * 78
+    assert terms.gate_instructions(256, 2) == 16 * 46 and terms.latent_instructions(256, 1) == 8 * 71
+    assert terms.noise_instructions(1, 1152) == 9 * 327, "a quad of ids a lane"
+    assert terms.everywhere_us(1e6, 8, 1e12) == pytest.approx(8.0)
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +125,10 @@ def probed_exchange_us():
 
 def test_exchange_grows_with_the_batch_as_the_records_say(probed_exchange_us):
     assert sorted(probed_exchange_us) == [1, 2, 4, 8, 16, 32]
-    assert terms.exchange_us(0.8, 1) == 0.8
+    growth = published_reference()[0]["exchange_growth"].value
+    assert terms.exchange_us(0.8, 1, growth) == 0.8
     for batch, measured_us in probed_exchange_us.items():
-        assert terms.exchange_us(probed_exchange_us[1], batch) == pytest.approx(measured_us, rel=0.10), batch
+        assert terms.exchange_us(probed_exchange_us[1], batch, growth) == pytest.approx(measured_us, rel=0.10), batch
 
 
 def test_floor_of_an_exchange_is_two_trips_to_l2():

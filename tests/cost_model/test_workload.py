@@ -10,7 +10,7 @@ from cost_model.workload import L2_STATES, MODES, PRECISIONS, ROUNDINGS, Workloa
 
 def test_defaults_are_those_of_the_command_line():
     assert Workload().as_dict() == {
-        "batch": 1, "steps": 16, "temperature": 0.0, "precision": "int8x2", "rounding": "once", "l2_state": "warm",
+        "batch": 1, "steps": 16, "temperature": 0.0, "precision": "int8x2", "rounding": "once", "l2_state": "warm", "logits_kept": False,
     }
     assert json.loads(json.dumps(Workload().as_dict())) == Workload().as_dict()
 
@@ -34,6 +34,7 @@ def test_words_are_those_of_the_design():
     ("temperature", float("inf"), "temperature is inf"),
     ("precision", "fp8", "precision is 'fp8'; choose one of bf16, int8x2"),
     ("rounding", "up", "rounding is 'up'; choose one of once, twice, none"),
+    ("logits_kept", 1, "logits_kept is 1; it must be True or False"),
     ("l2_state", "hot", "l2_state is 'hot'; choose one of warm, cold, serving"),
 ])
 def test_bad_fields_are_named(field, given, message):
