@@ -17,7 +17,7 @@ from cost_model.gpu import Gpu, require_same_gpu
 from cost_model.head import Head
 from cost_model.options import Option, gather_options, taken_path
 from cost_model.predict import Prediction
-from cost_model.round import Round, RoundGain, break_even_rest_us, round_gain
+from cost_model.round import Round, RoundGain, break_even_rest_us, break_even_steps, break_even_verify_us, round_gain
 from cost_model.settings import (  # noqa: F401  (the settings' own names are part of this module's interface)
     INCONCLUSIVE, KEEP, MEASURED_HERE, NO_GAIN, NO_SOURCE, PREDICTED, RESIDENT, STREAMING, SWITCH, VERDICTS, Settings, SettingsError,
     SettingsMismatch, fingerprint, load_settings, read_settings, write_settings,
@@ -214,12 +214,24 @@ def _end_to_end(taken: Option | None, fastest: Option | None, best: Option | Non
         reasons.append(f"end to end {format_percent(gain.gain)} ({format_percent(gain.gain_low)} to {format_percent(gain.gain_high)}) over {_short(fastest)}{other}; "
                        f"with {_short(fastest)} the head is {format_percent(gain.head_share_of_draft)} of the draft round and "
                        f"{format_percent(gain.head_share_before)} of the whole round of {format_us(gain.round_us_before)}")
+        if gain.gain > 0:
+            reasons.append(_break_even(round, fastest, best, gain))
     elif round is None and fastest.call_us > best.call_us:
         rest, rest_taken = (format_us(break_even_rest_us(option.call_us, best.call_us, LEAST_GAIN)) for option in (fastest, taken))
         other = "" if taken == fastest else f"; the gain over the path it takes ({taken.variant}), where they take over {rest_taken}"
         reasons.append(f"no round was given, so this is about the head's call; the gain over {_short(fastest)} falls below {format_percent(LEAST_GAIN)} where "
                        f"verify and backbone take over {rest}{other}")
     return reasons
+
+
+def _break_even(round: Round, fastest: Option, best: Option, gain: RoundGain) -> str:
+    """Say where the gain over the engine's fastest path ends, in each of verify time, accepted length and steps."""
+    verify = break_even_verify_us(round, fastest.call_us, best.call_us, LEAST_GAIN)
+    steps = break_even_steps((fastest.entry_us, fastest.step_us), (best.entry_us, best.step_us))
+    told = "for any verify" if verify is None else f"where verify takes over {format_us(verify)} (here {format_us(round.verify_us)})"
+    longer = "at no walk length" if steps is None else "at every walk length" if steps == 1 else f"from {steps} steps on"
+    return (f"that gain is below {format_percent(LEAST_GAIN)} {told}; the call is shorter {longer}; drafting worse would use it up at an accepted length of "
+            f"{gain.break_even_length:.3g} (here {round.accepted_length:.3g})")
 
 
 def _context(head: Head, chosen: Option | None, taken: Option | None, fastest: Option | None, best: Option | None) -> list[str]:

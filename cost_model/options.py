@@ -90,7 +90,7 @@ def gather_options(head: Head, workload: Workload, predictions: Iterable[Predict
         if prediction.head != head or _asked(prediction.workload) != _asked(workload):
             continue
         place = _place(prediction.mode, prediction.precision, prediction.implementation, prediction.variant)
-        option = _predicted(prediction, workload)
+        option = predicted_option(prediction, workload)
         if place not in found or not found[place].measured and option.call_us < found[place].call_us:
             found[place] = option
     return tuple(sorted(found.values(), key=lambda option: option.call_us))
@@ -130,7 +130,7 @@ def _fitted(key: SeriesKey, fit: StepFit, workload: Workload) -> Option:
                   bool(fit.steps) and workload.steps > max(fit.steps))
 
 
-def _predicted(prediction: Prediction, workload: Workload) -> Option:
+def predicted_option(prediction: Prediction, workload: Workload) -> Option:
     """Turn a prediction into an option; the errors of entry and slope are shared, so their ends add."""
     steps = workload.steps
     return Option(

@@ -185,11 +185,11 @@ def _decision(gpu: Gpu, head: Head, workload: Workload, records: list[Path] | No
             predictions += [each.prediction for each in predicted_comparisons(gpu, head, workload, (way,))]
         except PlanError as error:
             say(f"{' '.join(way)} is left out: {error}")
-    fits, environment = _recorded(gpu, records) if records else ((), None)
+    fits, environment = recorded(gpu, records) if records else ((), None)
     return decide_walk(gpu, head, workload, predictions, fits, rest, environment=environment, source=REPLAYED)
 
 
-def _recorded(gpu: Gpu, records: list[Path]) -> tuple[list[tuple[SeriesKey, StepFit]], dict[str, Any]]:
+def recorded(gpu: Gpu, records: list[Path]) -> tuple[list[tuple[SeriesKey, StepFit]], dict[str, Any]]:
     """Return the fits that a replay of these records would show, and what the records know of the machine that made them."""
     from cost_model.fit import fit_frame
     from cost_model.measurement import require_gpu
