@@ -160,3 +160,15 @@ def doctor(
             cli_views.show_findings(findings)
     if any(finding.fault for finding in findings):
         raise typer.Exit(EXIT_FAILED)
+
+
+def app(
+    state: Annotated[Path | None, path_option("--state", "A request that the explorer saved; its default if left out.")] = None,
+    port: Annotated[int, typer.Option("--port", help="Port of the page on this machine.")] = 8866,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Serve the panels as a page of their own, without a notebook around them; Ctrl-C ends it."""
+    from wts_lab.page import serve
+
+    with user_errors():
+        serve(state, port, browser)

@@ -1,0 +1,62 @@
+"""The page of all panels: tabs open on the walk before them, and the command that serves it refuses what it cannot serve."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ipywidgets")
+pytest.importorskip("plotly")
+
+from cost_model.errors import BadInput
+from tests.synthetic_records import write_synthetic
+from wts_lab import page
+from wts_lab.ui.app import TITLES, lab_app
+from wts_lab.ui.requests import PLANNED, ExplorerRequest
+
+
+def test_a_tab_opens_on_the_walk_of_the_tab_before(tmp_path: Path) -> None:
+    tab, opened = lab_app(ExplorerRequest(steps=7), records=write_synthetic(tmp_path / "records"), out=tmp_path)
+    assert tuple(opened) == ("Explore",) and tab.titles == TITLES
+    opened["Explore"].controls["batch"].value = 2
+    for place, title in enumerate(TITLES[1:], start=1):
+        tab.selected_index = place
+        request = opened[title].form.request
+        assert (request.batch, request.steps) == (2, 7) and len(tab.children[place].children) == 1
+    opened["Place"].choose(0)
+    chosen = opened["Place"].request.placement
+    tab.selected_index = 0
+    tab.selected_index = 2
+    assert opened["Place"].request.placement == chosen != PLANNED  # the walk is the same
+    opened["Place"].controls["steps"].value = 5
+    tab.selected_index = 0
+    assert opened["Explore"].request.steps == 5
+    opened["Explore"].controls["batch"].value = 1
+    tab.selected_index = 2
+    assert opened["Place"].request.placement == PLANNED and opened["Place"].request.batch == 1
+
+
+def test_the_page_is_a_notebook_of_one_cell_in_the_saved_state(tmp_path: Path) -> None:
+    state = ExplorerRequest(batch=4, steps=3).save(tmp_path / "state.json")
+    (cell,) = page.page_notebook(state)["cells"]
+    names: dict = {}
+    exec(cell["source"].rsplit("\n", 1)[0], names)
+    assert names["handles"]["Explore"].request == ExplorerRequest(batch=4, steps=3)
+
+
+def test_what_cannot_be_served_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(BadInput, match="a file that a panel saved"):
+        page.serve(tmp_path / "missing.json", 8866, False)
+    with pytest.raises(BadInput, match="port is 0; it must be from 1 to 65,535"):
+        page.serve(None, 0, False)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(BadInput, match="name a free one with --port"):
+            page.serve(None, taken.getsockname()[1], False)
+    monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="Voila, which is not installed"):
+        page.serve(None, 8866, False)
