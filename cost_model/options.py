@@ -162,7 +162,7 @@ def taken_path(engine: list[Option], predictions: Iterable[Prediction]) -> Optio
     for prediction in predictions:
         if prediction.mode == "stepwise" and prediction.implementation == engine[0].implementation:
             try:
-                path = load_engine(prediction.implementation).path(prediction.workload)
+                path = load_engine(prediction.implementation).path(prediction.workload, head_kind=prediction.head.kind)
             except BadInput:
                 break
             return next((option for option in engine if option.variant == path.variant), engine[-1])
