@@ -32,7 +32,7 @@ LAB_EXTRAS := lab
 endif
 TEST_EXTRAS := gpu,lab,test$(COMPILER)
 
-.PHONY: help run test lab records wheel clean distclean
+.PHONY: help run test lab records sglang wheel clean distclean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -49,6 +49,8 @@ lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
 
 records: $(VENV)/.ready-run-$(GPU) ## repeat the recorded probes, walks, placements, exchanges and phases on this GPU, into runs/ (10 min)
 	@$(PY) -m benchmarks.run probes walks placements exchanges phases --missing --out "$(RECORDS)"
+
+sglang: $(VENV)/.ready-sglang ## unpack SGLang's wheel (40 MB) into .venv/sglang, without its dependencies, for the tests that compare with it
 
 wheel: $(VENV)/.created ## build the wheel into dist/
 	@$(PIP) setuptools
@@ -71,6 +73,12 @@ $(VENV)/.ready-%: $(PINS) | $(VENV)/.created
 	@echo "Installing into $(VENV)$(if $(EXTRAS), with $(EXTRAS)), once: $(if $(findstring gpu,$(EXTRAS)),with a CUDA build of torch about 3 GB,about 150 MB) to download"
 	@$(PIP) setuptools
 	@$(PIP) --no-build-isolation --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
+	@touch $@
+
+# msgspec is what SGLang's plugin contract is written in; neither package is installed into the environment.
+$(VENV)/.ready-sglang: constraints.txt | $(VENV)/.created
+	@rm -rf $(VENV)/sglang
+	@$(PIP) --no-deps --target $(VENV)/sglang sglang msgspec
 	@touch $@
 
 $(VENV)/.created:

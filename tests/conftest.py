@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the caller say where an unpacked wheel of SGLang lies."""
-    parser.addoption("--sglang-root", type=Path, help="folder of an unpacked sglang wheel, to compare with; default: the installed sglang")
+    parser.addoption("--sglang-root", type=Path, help="folder of an unpacked sglang wheel; default: what `make sglang` unpacked, or the installed sglang")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,15 +69,16 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def sglang_root(request: pytest.FixtureRequest) -> Path | None:
-    """Where SGLang's steps come from (None: the installed distribution); skips where there are none."""
+    """Where SGLang's files come from (None: the installed distribution); skips where there are none."""
     pytest.importorskip("torch", reason="needs torch")
     from wts_lab.engines.sglang import load_step_kernels
 
-    root = request.config.getoption("--sglang-root")
+    unpacked = REPOSITORY / ".venv" / "sglang"
+    root = request.config.getoption("--sglang-root") or (unpacked if unpacked.is_dir() else None)
     try:
         load_step_kernels(root)
     except ValueError as missing:
         if root is not None:
             raise
-        pytest.skip(f"{missing} (--sglang-root)")
+        pytest.skip(f"{missing} (--sglang-root, or `make sglang`)")
     return root

@@ -4,3 +4,10 @@ It may import `cost_model`, never the reverse. Importing this package touches no
 """
 
 __version__ = "0.1.0"
+
+
+def load_settings(path, head=None, **options):
+    """A prepared `wts_lab.walk.Walk` as a settings file says: see `wts_lab.deploy.load_settings`, which this calls with what it is given."""
+    from wts_lab import deploy
+
+    return deploy.load_settings(path, head, **options)
