@@ -27,7 +27,10 @@ RESOURCES = {
 """What binds each term."""
 
 TILE_TERMS = ("products", "shared_read", "stream", "epilogue")
-"""Terms of the tiles: what of them hides runs beside the tiles, from where their first exposed one starts."""
+"""Terms of the tiles."""
+
+TOGETHER = (TILE_TERMS, ("exchange", "noise", "state_products"))
+"""Terms that run side by side: what of them hides runs from where the first of them starts."""
 
 
 def total_us(groups: Sequence[Group]) -> Number:

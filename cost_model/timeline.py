@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cost_model.parts import TILE_TERMS
+from cost_model.parts import TOGETHER
 from cost_model.predict import Prediction, Term
 
 TILE_TERMS = ("products", "shared_read", "stream", "epilogue")
@@ -43,8 +43,8 @@ class Span:
 def walk_timeline(prediction: Prediction, steps: int | None = None) -> tuple[Span, ...]:
     """Spans of a call of `steps` steps (the workload's unless given), in order of step.
 
-    The exposed spans join without gaps and end at `prediction.call_us(steps)`. A hidden one starts where the step's tiles begin to be
-    multiplied: that is what the terms of one group run beside. No hidden span outlasts the exposed ones of its group.
+    The exposed spans join without gaps and end at `prediction.call_us(steps)`. A hidden one starts where the first term that it runs
+    beside starts: the tiles of the step, or the agreement. No hidden span outlasts the exposed ones of its group.
     """
     spans, at_us = list(_laid_out(prediction.terms["entry"], 0, 0.0)), prediction.entry_us
     for step in range(1, (prediction.workload.steps if steps is None else steps) + 1):
@@ -55,13 +55,17 @@ def walk_timeline(prediction: Prediction, steps: int | None = None) -> tuple[Spa
 
 def _laid_out(terms: Mapping[str, Term], step: int, start_us: float) -> Iterator[Span]:
     """Exposed terms one after the other; then the hidden ones."""
-    at_us, tiles_us = start_us, None
+    at_us, starts_us = start_us, {}
     for name, term in terms.items():
-        if tiles_us is None and name in TILE_TERMS:
-            tiles_us = at_us
+        starts_us.setdefault(_beside(name), at_us)
         if term.exposed_us > 0:
             yield Span(name, term.resource, step, at_us, term.exposed_us, False)
         at_us += term.exposed_us
     for name, term in terms.items():
         if term.hidden_us > 0:
-            yield Span(name, term.resource, step, start_us if tiles_us is None else tiles_us, term.hidden_us, True)
+            yield Span(name, term.resource, step, starts_us[_beside(name)], term.hidden_us, True)
+
+
+def _beside(name: str) -> tuple[str, ...]:
+    """The terms that a term runs side by side with, itself included."""
+    return next((names for names in TOGETHER if name in names), (name,))

@@ -12,6 +12,7 @@ from cost_model.gpu import load_gpu
 from cost_model.measurement import NO_PROBE, read_walk_folder, require_gpu
 from cost_model.parameters import RESIDUALS
 from cost_model.paths import data_root
+from cost_model.predict import CHECKED_BATCHES, CHECKED_KEPT, CHECKED_KINDS, CHECKED_SAMPLING, CHECKED_WAYS
 from cost_model.residuals import errors_by_mode
 from cost_model.workload import is_experiment
 
@@ -108,6 +109,14 @@ def test_a_vocabulary_that_took_no_part_in_the_calibration_is_predicted_as_well(
                 continue
             for errors in errors_by_mode(fit_residuals(probed, others), [pair for pair in ours if pair[0].vocab_size == vocab]):
                 assert errors.step_worst_share < STEP_TOLERANCE, f"{gpu_id}, V {vocab} left out: {errors}"
+
+
+def test_what_counts_as_checked_is_what_the_records_hold():
+    """The lists in `predict.py` decide which predictions carry a note and a wide interval."""
+    ours = [key for key, _, _ in triples() if key.implementation == "wts"]
+    assert {(key.mode, key.precision) for key in ours} == set(CHECKED_WAYS)
+    assert {key.head_kind for key in ours} == set(CHECKED_KINDS) and {key.batch or 1 for key in ours} == set(CHECKED_BATCHES)
+    assert {(key.temperature or 0) > 0 for key in ours} == set(CHECKED_SAMPLING) and {bool(key.logits_kept) for key in ours} == set(CHECKED_KEPT)
 
 
 REBUILD = "the records changed; run the command of data/README.md that makes the calibration and the engine table from them"
