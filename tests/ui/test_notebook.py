@@ -19,7 +19,13 @@ LONGEST_CELL = 12
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.name for path in NOTEBOOKS] == ["01_quickstart.ipynb"]
+    assert [path.name for path in NOTEBOOKS] == [
+        "01_quickstart.ipynb",
+        "02_fusion_and_residency.ipynb",
+        "03_placement.ipynb",
+        "04_b200_in_bf16.ipynb",
+        "05_round_and_decision.ipynb",
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -56,6 +62,13 @@ def test_a_notebook_runs_headless_and_ends_in_a_picture_and_a_table(
     ).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     picture, table = code[-2].outputs[-1], code[-1].outputs[-1]
+    assert picture["data"]["application/vnd.plotly.v1+json"]["data"] and "<table" in table["data"]["text/html"]
+    if path == NOTEBOOKS[0]:
+        check_the_quickstart(code, picture, table)
+
+
+def check_the_quickstart(code: list, picture: dict, table: dict) -> None:
+    """The pressed button ran, and the last picture and table hold what it replayed."""
     lines = picture["data"]["application/vnd.plotly.v1+json"]["data"]
     measured = next(trace for trace in lines if trace["name"] == "resident int8x2, measured")
     fit = next(trace for trace in lines if trace["name"] == "resident int8x2, fit")
