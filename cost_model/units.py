@@ -46,6 +46,16 @@ def us_from_ns(ns: float) -> float:
     return ns / NS_PER_US
 
 
+def s_from_us(us: float) -> float:
+    """Return seconds."""
+    return us * 1e-6
+
+
+def ms_from_us(us: float) -> float:
+    """Return milliseconds."""
+    return us * 1e-3
+
+
 def bytes_per_s_from_transfer(bytes_: float, us: float) -> float:
     """Return the rate in bytes per second of `bytes_` moved in `us` microseconds, which must be above 0."""
     _require_positive("us", us)
