@@ -321,6 +321,8 @@ def _notes(asked: RoundRequest, found: Mapping[str, Phase], held: Memory) -> tup
                      "the most that a published round takes; measure them for a narrower answer")
     if asked.schedule == "overlapped" and asked.hidden_share is None:
         notes.append("how much of the draft hides behind verify is assumed: all of it, and anything from none to all as the interval, as both want the same memory")
+    if asked.alternatives.ranks > 1:
+        notes.append(f"memory is that of the whole round over {asked.alternatives.ranks} GPUs; a replicated head and what its walk adds are held by each")
     if held.device_bytes is not None and held.total_bytes > held.device_bytes and asked.alternatives.ranks == 1:
         notes.append(f"{format_bytes(held.total_bytes)} are needed and the GPU has {format_bytes(held.device_bytes)}: this round does not fit")
     return tuple(notes)

@@ -15,8 +15,8 @@ from cost_model.workload import Workload
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
     BatchOption, GpuOption, HeadOption, JsonOption, L2StateOption, ModeOption, PlacementOption, PlannedModeOption, PrecisionOption, RankOption,
-    RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, path_from, path_option,
-    placement_from, read_records, read_walks, require_steps, workload_from,
+    RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, measured_from, measured_option,
+    path_from, path_option, placement_from, read_records, read_walks, require_steps, workload_from,
 )
 from wts_lab.cli_measure import as_kind
 from wts_lab.cli_output import print_json, say, user_errors
@@ -143,9 +143,9 @@ def decide(
     batch: BatchOption = 1,
     steps: StepsOption = 16,
     l2_state: L2StateOption = "serving",
-    verify_us: Annotated[float | None, typer.Option("--verify-us", help="The target's pass over a drafted block.")] = None,
-    backbone_us: Annotated[float | None, typer.Option("--backbone-us", help="The parallel drafter's pass.")] = None,
-    accepted_length: Annotated[float | None, typer.Option("--accepted-length", help="Tokens that a round yields on average.")] = None,
+    verify_us: Annotated[str | None, measured_option("--verify-us", "The target's pass over a drafted block.")] = None,
+    backbone_us: Annotated[str | None, measured_option("--backbone-us", "The parallel drafter's pass, with its base logits.")] = None,
+    accepted_length: Annotated[str | None, measured_option("--accepted-length", "Tokens that a round yields on average.")] = None,
     out: Annotated[Path | None, path_option("--out", "Write the settings to this file.")] = None,
     check: Annotated[Path | None, path_option("--check", "Only check that a settings file holds for this GPU and head.")] = None,
     as_json: JsonOption = False,
@@ -162,7 +162,7 @@ def decide(
             if as_json:
                 print_json(settings)
             return
-        decision = _decision(chip, shape, Workload(batch, steps, l2_state=l2_state), records, _round(verify_us, backbone_us, accepted_length, steps))
+        decision = _decision(chip, shape, Workload(batch, steps, l2_state=l2_state), records, _round(verify_us, backbone_us, accepted_length, steps, batch))
         if out is not None:
             from cost_model.settings import write_settings
 
@@ -204,7 +204,7 @@ def recorded(gpu: Gpu, records: list[Path]) -> tuple[list[tuple[SeriesKey, StepF
     return fit_frame(recording.frame), {name: value for name, value in known.items() if value is not None and not isinstance(value, list)}
 
 
-def _round(verify_us: float | None, backbone_us: float | None, accepted_length: float | None, steps: int) -> Round | None:
+def _round(verify_us: str | None, backbone_us: str | None, accepted_length: str | None, steps: int, batch: int) -> Round | None:
     """Return the rest of a round from its three numbers, or None where none was given."""
     from cost_model.round import Round
 
@@ -214,6 +214,9 @@ def _round(verify_us: float | None, backbone_us: float | None, accepted_length: 
         return None
     if missing:
         raise BadInput(f"{' and '.join(missing)} not given; a verdict end to end needs {', '.join(given)} together")
-    if accepted_length > steps + 1:
-        raise BadInput(f"--accepted-length is {accepted_length:g}; a round of {steps} drafted tokens yields at most {steps + 1}, the target's own token among them")
-    return Round(verify_us, backbone_us, accepted_length)
+    numbers = [measured_from(flag, text) for flag, text in given.items() if text is not None]
+    values, intervals = zip(*numbers)
+    length = max(values[2], *(intervals[2] or ()), 0.0)
+    if length > steps + 1:
+        raise BadInput(f"--accepted-length is {length:g}; a round of {steps} drafted tokens yields at most {steps + 1}, the target's own token among them")
+    return Round(*values, *intervals, concurrency=batch)

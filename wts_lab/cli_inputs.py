@@ -43,6 +43,15 @@ def path_option(flag: str, about: str) -> Any:
     return typer.Option(flag, help=about, parser=path_from, metavar="PATH")
 
 
+LOW_HIGH = "VALUE[:LOW:HIGH]"
+"""How a measured number is given, with the ends of its interval or without."""
+
+
+def measured_option(flag: str, about: str) -> Any:
+    """An option that takes a measured number."""
+    return typer.Option(flag, help=about, metavar=LOW_HIGH)
+
+
 GpuOption = Annotated[str, typer.Option("--gpu", help="GPU id or alias, such as h200-sxm.", show_default=False)]
 GpuHereOption = Annotated[str | None, typer.Option("--gpu", help="GPU id or alias; the GPU in this machine if left out.")]
 HeadOption = Annotated[str | None, typer.Option("--head", help="A released head from the catalogue, instead of sizes.")]
@@ -160,6 +169,17 @@ def number_from(flag: str, word: str) -> float:
         return float(word)
     except ValueError:
         raise BadInput(f"{flag} has {word!r}; it must be a number") from None
+
+
+def measured_from(flag: str, text: str) -> tuple[float, tuple[float, float] | None]:
+    """Read VALUE or VALUE:LOW:HIGH: a number and its interval, None where it has none."""
+    words = text.split(":")
+    if len(words) not in (1, 3):
+        raise BadInput(f"{flag} is {text!r}; give a number, or VALUE:LOW:HIGH, for example 9000:8500:9600")
+    value, *ends = (number_from(flag, word) for word in words)
+    if ends and not ends[0] <= value <= ends[1]:
+        raise BadInput(f"{flag} is {text!r}; {value:g} must lie between {ends[0]:g} and {ends[1]:g}")
+    return value, (ends[0], ends[1]) if ends else None
 
 
 def read_records(paths: list[Path]) -> pandas.DataFrame:

@@ -12,7 +12,9 @@ from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
 from cost_model.workload import Workload
 from wts_lab import round_views
-from wts_lab.cli_inputs import GpuOption, JsonOption, L2StateOption, TemperatureOption, number_from, path_from, path_option, require_steps
+from wts_lab.cli_inputs import (
+    GpuOption, JsonOption, L2StateOption, TemperatureOption, measured_from, measured_option, path_from, path_option, require_steps,
+)
 from wts_lab.cli_output import plain, print_json, print_table, say, user_errors
 
 if TYPE_CHECKING:
@@ -21,13 +23,6 @@ if TYPE_CHECKING:
     from cost_model.phases import Phase
     from cost_model.round import Interval
     from cost_model.targets import Drafter, Target
-
-LOW_HIGH = "VALUE or VALUE:LOW:HIGH"
-
-
-def measured_option(flag: str, about: str) -> Any:
-    """An option that takes a number, or a number with the ends of its interval."""
-    return typer.Option(flag, metavar=LOW_HIGH, help=about)
 
 
 def round_(
@@ -72,7 +67,7 @@ def round_(
         drafted = drafts.steps if steps is None else steps
         require_steps(drafted)
         length, length_interval = _length(accepted_length, acceptance_rate, drafted)
-        share, share_interval = _number("--hidden-share", hidden_share) if hidden_share is not None else (None, None)
+        share, share_interval = measured_from("--hidden-share", hidden_share) if hidden_share is not None else (None, None)
         request = RoundRequest(
             drafts, target, shape, Workload(concurrency, drafted, temperature, l2_state=l2_state), context, length, length_interval,
             _times({"verify": verify_us, "backbone": backbone_us, "base_logits": base_logits_us}), schedule, share, share_interval,
@@ -97,31 +92,20 @@ def _head(name: str | None) -> Head | None:
     return None if name is None else load_head(name)
 
 
-def _number(flag: str, text: str) -> tuple[float, Interval | None]:
-    """Read VALUE or VALUE:LOW:HIGH."""
-    words = text.split(":")
-    if len(words) not in (1, 3):
-        raise BadInput(f"{flag} is {text!r}; give {LOW_HIGH}, for example 9000 or 9000:8500:9600")
-    value, *ends = (number_from(flag, word) for word in words)
-    if ends and not ends[0] <= value <= ends[1]:
-        raise BadInput(f"{flag} is {text!r}; {value:g} must lie between {ends[0]:g} and {ends[1]:g}")
-    return value, (ends[0], ends[1]) if ends else None
-
-
 def _length(text: str | None, rate: float | None, steps: int) -> tuple[float, Interval | None]:
     """The accepted length as given, or as a rate implies."""
     from cost_model.round import expected_accepted_length
 
     if (text is None) == (rate is None):
         raise BadInput("give --accepted-length as measured on your traffic, or --acceptance-rate for an idealised one; one of both, as no model knows it")
-    return _number("--accepted-length", text) if text is not None else (expected_accepted_length(rate, steps), None)
+    return measured_from("--accepted-length", text) if text is not None else (expected_accepted_length(rate, steps), None)
 
 
 def _times(texts: dict[str, str | None]) -> dict[str, Phase]:
     """The phases whose times were given."""
     from cost_model.phases import given
 
-    return {name: given(*_number(f"--{name.replace('_', '-')}-us", text)) for name, text in texts.items() if text is not None}
+    return {name: given(*measured_from(f"--{name.replace('_', '-')}-us", text)) for name, text in texts.items() if text is not None}
 
 
 def _memory(drafter: Drafter, target: Target, scheme: str | None, window: int | None, recurrent_layers: int, state_bytes: int) -> DrafterMemory:

@@ -221,6 +221,15 @@ def test_decide_end_to_end_uses_the_round(tmp_path):
     assert gain["tokens_per_s_before"] == pytest.approx(4 / gain["round_us_before"] * 1e6)
 
 
+def test_decide_takes_intervals_and_counts_every_row_of_the_batch():
+    words = ("decide", "--gpu", "h200-sxm", *SHAPE, "--json", "--batch", "4", "--verify-us", "9000:8000:10000", "--backbone-us", "900", "--accepted-length", "4:3:5")
+    gain = json.loads(run(*words).stdout)["gain"]
+    assert gain["tokens_per_s_before"] == pytest.approx(4 * 4 / gain["round_us_before"] * 1e6)
+    assert gain["tokens_per_s_before_low"] < 4 * 3 / (10_900 + gain["round_us_before"] - 9900) * 1e6 < gain["tokens_per_s_before"]
+    assert "must lie between 8 and 9" in refused(*words[:-5], "10:8:9", *words[-4:])
+    assert "at most 17" in refused(*words[:-1], "4:3:18")
+
+
 def test_a_round_is_given_whole_or_not_at_all():
     line = refused("decide", "--gpu", "h200-sxm", *SHAPE, "--verify-us", "9000")
     assert "--backbone-us" in line and "--accepted-length" in line
