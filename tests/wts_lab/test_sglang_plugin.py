@@ -6,6 +6,7 @@ The kernel's place is taken by its bit-exact twin (tests/twin_walk.py); tests/gp
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import re
 import tomllib
 from dataclasses import replace
@@ -111,6 +112,25 @@ def test_targets_of_another_plugin_stay_its_own_and_its_drafts_are_a_clash(contr
         plugin.register()
 
 
+def test_another_plugin_of_the_same_name_is_run_first_and_not_lost(contract, monkeypatch):
+    register = contract.spec.register
+    ours, other = (SimpleNamespace(module=module, load=lambda: lambda: register(architecture="Qwen3ForCausalLM", path="another:SPEC"))
+                   for module in (plugin.__name__, "another"))  # fmt: skip
+    monkeypatch.setattr(plugin, "entry_points", lambda group, name: [other, ours] if (group, name) == ("sglang.srt.plugins", "nvidia_megakernel") else [])
+    monkeypatch.setattr(contract.spec, "_REGISTRY", {})
+    plugin.register()
+    assert contract.spec._REGISTRY["Qwen3ForCausalLM"] == "another:SPEC" and set(plugin.DRAFTS) < set(contract.spec._REGISTRY)
+
+
+def test_ranks_with_other_settings_have_specs_of_another_name(contract, serve):
+    shape = draft_of(contract, "markov")[0].shape
+    names = []
+    for batch in (1, 1, 2):
+        serve(settings_for(shape, batch=batch))
+        names.append(plugin.draft_spec.name)
+    assert names[0] == names[1] != names[2]
+
+
 def test_every_architecture_is_one_of_sglangs(sglang_root):
     from wts_lab.engines.sglang_files import locate
 
@@ -145,7 +165,11 @@ def test_tolerances_are_those_of_the_accuracy_record(contract, serve, repository
     serve(settings_for(draft_of(contract, "gated")[0].shape))
     numerics = plugin.draft_spec.numerics
     assert numerics.kind is contract.spec.NumericsKind.TOLERANCE
-    assert numerics.tolerances == {"unequal_step_share": 1 - rows.equal_step_share.min(), "logit_error_max": rows.logit_error_max.max()}
+    bound, steps = numerics.tolerances.pop("unequal_step_share_bound"), int((rows.walks * rows.steps).sum())
+    unequal = round(steps * (1 - rows.equal_step_share.mean()))
+    assert numerics.tolerances == {"logit_error_max": rows.logit_error_max.max()}
+    at_bound = sum(math.comb(steps, k) * bound**k * (1 - bound) ** (steps - k) for k in range(unequal + 1))
+    assert at_bound == pytest.approx(0.05), "were the share at the bound, so few unequal steps would be seen one time in twenty"
 
 
 def test_a_broken_file_is_a_refusal_and_no_crash(contract, serve, monkeypatch, tmp_path):

@@ -11,9 +11,11 @@ Importing this module needs neither SGLang nor torch.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from functools import cache, partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from wts_lab.heads import DraftHead
     from wts_lab.walk import Walk
 
+GROUP, ENTRY_POINT = "sglang.srt.plugins", "nvidia_megakernel"
 API_VERSION = 1
 """Version of the contract that this plugin is written against."""
 
@@ -63,8 +66,13 @@ ACCEPTED_FEATURES = (
 def register() -> None:
     """Register the specs with SGLang. A target that another plugin has registered keeps that plugin's spec.
 
+    SGLang runs one plugin of a name. Where that is this one, it runs the others of its name first, so that none is lost by installing it.
+
     :raises ValueError: a draft architecture is registered already; SGLang's message names the other spec.
     """
+    for point in entry_points(group=GROUP, name=ENTRY_POINT):
+        if point.module != __name__:
+            point.load()()
     from sglang.kernels.plugin_kernels.nvidia.spec import register as register_spec
     from sglang.kernels.plugin_kernels.nvidia.spec import registered_architectures
 
@@ -115,9 +123,11 @@ def device_faults() -> list[str]:
 def tolerances(settings: Settings) -> dict[str, float]:
     """What the number format was measured to change (docs/accuracy.md), of the latest record of this kind of head.
 
-    ``unequal_step_share``: share of steps whose token is not the bf16 reference's, given its history. ``logit_error_max``: largest
-    difference of a step logit.
+    ``unequal_step_share_bound``: upper 95 % bound (Clopper and Pearson's) of the share of steps whose token is not the bf16 reference's, given its
+    history. ``logit_error_max``: largest difference of a step logit met.
     """
+    from scipy.stats import beta
+
     from cost_model.paths import data_root
     from wts_lab.accuracy import read_accuracy
 
@@ -125,8 +135,10 @@ def tolerances(settings: Settings) -> dict[str, float]:
     for path in sorted((data_root() / "accuracy").glob("*.parquet"), reverse=True):
         rows = [row for row in read_accuracy(path) if (row["head_kind"], row["format"]) == wanted]
         if rows:
-            unequal = 1 - min(row["equal_step_share"] for row in rows)
-            return {"unequal_step_share": unequal, "logit_error_max": max(row["logit_error_max"] for row in rows)}
+            steps = sum(row["walks"] * row["steps"] for row in rows)
+            equal = round(sum(row["walks"] * row["steps"] * row["equal_step_share"] for row in rows))
+            bound = float(beta.ppf(0.95, steps - equal + 1, equal)) if equal else 1.0
+            return {"unequal_step_share_bound": bound, "logit_error_max": max(row["logit_error_max"] for row in rows)}
     raise BadInput(f"no accuracy record of {wanted[0]} heads in {wanted[1]}; make one with `wts-lab accuracy`")
 
 
@@ -135,12 +147,13 @@ def tolerances(settings: Settings) -> dict[str, float]:
 
 @cache
 def _draft_spec() -> Any:
-    """The spec of a draft model."""
+    """The spec of a draft model. Its name tells the settings file, because SGLang refuses ranks whose specs differ by name."""
     from sglang.kernels.plugin_kernels.nvidia.spec import Numerics, NumericsKind
 
-    _, settings = deployed_settings()
+    path, settings = deployed_settings()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     return _spec(
-        f"{NAME} {settings.mode} draft walk", settings, build=build_draft, model_disable_reasons=draft_faults,
+        f"{NAME} {settings.mode} draft walk of settings {digest}", settings, build=build_draft, model_disable_reasons=draft_faults,
         numerics=Numerics(NumericsKind.TOLERANCE, tolerances(settings)), resident_blocks=settings.fingerprint.sm_count,
     )  # fmt: skip
 
