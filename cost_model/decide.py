@@ -231,7 +231,7 @@ def _break_even(round: Round, fastest: Option, best: Option, gain: RoundGain) ->
     told = "for any verify" if verify is None else f"where verify takes over {format_us(verify)} (here {format_us(round.verify_us)})"
     longer = "at no walk length" if steps is None else "at every walk length" if steps == 1 else f"from {steps} steps on"
     return (f"that gain is below {format_percent(LEAST_GAIN)} {told}; the call is shorter {longer}; drafting worse would use it up at an accepted length of "
-            f"{gain.break_even_length:.3g} (here {round.accepted_length:.3g})")
+            f"{gain.break_even_length:.4g} (here {round.accepted_length:.4g})")
 
 
 def _context(head: Head, chosen: Option | None, taken: Option | None, fastest: Option | None, best: Option | None) -> list[str]:

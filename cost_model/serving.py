@@ -111,7 +111,7 @@ class BreakEven:
     verify_us: float | None
     steps: int | None
     least_gain: float
-    plain_length: float
+    plain_length: float | None
 
     def as_dict(self) -> dict:
         """Return the fields as plain values."""
@@ -281,11 +281,11 @@ def _break_even(gpu: Gpu, asked: RoundRequest, found: Mapping[str, Phase], rest:
     if fastest is None or best is None or "inconclusive" in (fastest.status, best.status):
         return None
     one, drafted = (phases.target_demand(asked.target, asked.workload.batch, asked.context_tokens, tokens).roofline_us(gpu) for tokens in (1, asked.workload.steps + 1))
-    gain = _against(rest, fastest, best)
+    gain, plain_us = _against(rest, fastest, best), found["verify"].time_us * one / drafted
     return BreakEven(
         gain.break_even_length, break_even_verify_us(rest, fastest.call_us, best.call_us, LEAST_GAIN),
         break_even_steps((fastest.entry_us, fastest.step_us), (best.entry_us, best.step_us)), LEAST_GAIN,
-        gain.round_us_after / (found["verify"].time_us * one / drafted),
+        gain.round_us_after / plain_us if plain_us > 0 else None,
     )
 
 

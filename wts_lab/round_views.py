@@ -21,7 +21,7 @@ def tables(answer: RoundAnswer) -> list[Table]:
 def sentences(answer: RoundAnswer) -> list[str]:
     """Break-even, notes, and the verdict with its reasons."""
     lines = []
-    if answer.break_even:
+    if answer.break_even and answer.break_even.plain_length is not None:
         least = answer.break_even.plain_length
         lines.append(f"Speculation itself pays from an accepted length of {least:.3g} on (here {answer.round.accepted_length:.3g}), against plain decoding "
                      "at this concurrency and context.")

@@ -86,6 +86,12 @@ def test_phases_that_nobody_timed_are_estimated_and_say_so():
     assert wide[1] - wide[0] > narrow[1] - narrow[0]
 
 
+def test_a_round_of_nothing_but_a_head_is_all_head():
+    answer = ask_round(GPU, replace(BASE, times={name: given(0.0) for name in PHASES}))
+    assert [each.gain.head_share_after for each in answer.outcomes] == [1.0, 1.0, 1.0]
+    assert answer.break_even.plain_length is None and answer.outcomes[2].gain.gain == pytest.approx(answer.decision.taken.call_us / answer.decision.best.call_us - 1)
+
+
 def test_another_memory_changes_what_is_held_and_what_a_draft_takes():
     asked = replace(BASE, times={}, context_tokens=100_000, workload=replace(BASE.workload, batch=8))
     separate = ask_round(GPU, asked)
