@@ -14,13 +14,10 @@ from cost_model.elementwise import Number, choose, larger, rate_at, rounded_up, 
 from cost_model.figures import BandwidthCurve
 from cost_model.footprint import AHEAD_ROWS, NARROW_ROWS, Kernel
 from cost_model.gpu import Gpu
-from cost_model.parts import TILE_TERMS, Group, one_by_one
+from cost_model.parts import Group, one_by_one
 from cost_model.recurrence import RecurrentCase, recurrent_case
 from cost_model.stepwise import byte_rate
 from cost_model.units import us_from_cycles
-
-RESOURCE_OF_TERM = TILE_TERMS
-"""The terms that the tiles of a step take, for whoever draws them."""
 
 RING_STEPS = 4
 """k-steps of a part of a tile in the staging ring (`csrc/walk/config.cuh`); a tile whose k-steps are no multiple of it is one part."""

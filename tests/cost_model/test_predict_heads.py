@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_model.errors import BadInput
+from cost_model.fused import WalkWords, fused_case, step_groups
 from cost_model.gpu import load_gpu
 from cost_model.head import Head, load_head
 from cost_model.parameters import resolve
-from cost_model.placement import PlanError
-from cost_model.predict import NotModelled, predict
+from cost_model.parts import split
+from cost_model.placement import Placement, PlanError, kernel_beside
+from cost_model.predict import NotModelled, fused_request, predict, walk_sizes
 from cost_model.published import load_published_times
 from cost_model.workload import L2_STATES, ROUNDINGS, Workload
 from tests.cost_model.walk_examples import QWEN, study_h200
@@ -65,15 +67,44 @@ def test_more_batch_rows_never_cost_less(kind, mode, precision):
     assert steps[31] > steps[15] > steps[0]
 
 
-def test_each_quad_reads_the_matrix_again_but_a_warpgroup_reads_it_once():
-    ampere = GPUS["a100-sxm-80gb"]
-    four, sixteen = (walk(gpu=ampere, batch=batch).terms["step"]["products"] for batch in (4, 16))
-    assert sixteen.exposed_us + sixteen.hidden_us == pytest.approx(4 * (four.exposed_us + four.hidden_us))
-    eight, sixteen = (walk(batch=batch).terms["step"] for batch in (8, 16))
-    assert eight["products"].exposed_us + eight["products"].hidden_us == pytest.approx(sixteen["products"].exposed_us + sixteen["products"].hidden_us)
-    assert eight["products"].exposed_us == pytest.approx(72 * 2 * 16 * 256 * 32 / resolve(STUDY).values["wgmma_s8_ops_per_s_per_sm"] * 1e6)
-    assert exposed(walk(batch=16))["overhead"] == exposed(walk())["overhead"], "one pass over the tiles"
-    assert exposed(walk(gpu=ampere, batch=16))["overhead"] == pytest.approx(4 * exposed(walk(gpu=ampere))["overhead"]), "four passes"
+def sized(batch, products):
+    """Return the case of a walk whose kernel multiplies by warps or by warpgroups, whatever the planner would have it do."""
+    workload = Workload(batch=batch)
+    request, placement = fused_request(STUDY, QWEN, workload), Placement(8, 24, 48, 0, 0)
+    kernel = replace(kernel_beside(placement, STUDY, QWEN, "int8x2", grid_blocks=132, **request.built), products=products)
+    return fused_case(STUDY, resolve(STUDY).curve, WalkWords("int8x2", "warm", False, kernel), walk_sizes(request, QWEN, workload, placement, kernel))
+
+
+def parts_of(case):
+    """Return term -> exposed and hidden time together."""
+    return {name: shown + hidden for name, (shown, hidden, _) in split(step_groups(resolve(STUDY).values, case)).items()}
+
+
+def test_each_quad_reads_the_matrix_again():
+    one, four = parts_of(sized(4, "warp")), parts_of(sized(16, "warp"))
+    for name in ("products", "shared_read", "epilogue", "overhead"):
+        assert four[name] == pytest.approx(4 * one[name]), name
+    assert one["shared_read"] == pytest.approx(48 * 4096 / 2.46e11 * 1e6)
+    three_quads = parts_of(sized(12, "warp"))
+    assert three_quads["products"] == pytest.approx(3 * one["products"]), "rows that the batch leaves out are not multiplied"
+
+
+def test_a_warpgroup_reads_the_matrix_once_for_all_rows():
+    rate = resolve(STUDY).values["wgmma_s8_ops_per_s_per_sm"]
+    quad, eight, sixteen, most = parts_of(sized(4, "warp")), *(parts_of(sized(batch, "warpgroup")) for batch in (8, 16, 32))
+    assert eight["products"] == sixteen["products"] == pytest.approx(72 * 2 * 16 * 256 * 32 / rate * 1e6) == most["products"] / 2
+    assert eight["shared_read"] == sixteen["shared_read"] == most["shared_read"] == quad["shared_read"]
+    assert sixteen["overhead"] == quad["overhead"] and sixteen["epilogue"] == pytest.approx(4 * quad["epilogue"])
+
+
+def test_a_warpgroup_selects_from_a_slot_while_it_multiplies_the_next():
+    values = resolve(STUDY).values
+
+    def exposed_of(batch):
+        return {name: shown for name, (shown, _, _) in split(step_groups(values, sized(batch, "warpgroup"))).items()}
+
+    assert min(exposed_of(16)["products"], exposed_of(16)["epilogue"]) == 0
+    assert exposed_of(32)["epilogue"] == parts_of(sized(32, "warpgroup"))["epilogue"], "sums of 32 rows leave no registers for a second slot"
 
 
 def test_bf16_takes_quads_too():
@@ -87,7 +118,8 @@ def test_noise_hides_behind_the_exchange_of_one_row_and_is_drawn_in_place_of_man
     four = walk(temperature=1.0, batch=4).terms["step"]
     assert four["exchange"].exposed_us == 0 < four["noise"].exposed_us
     eight = walk(temperature=1.0, batch=8).terms["step"]
-    assert "noise" not in eight and eight["epilogue"].exposed_us > 2 * walk(batch=8).terms["step"]["epilogue"].hidden_us
+    greedy = walk(batch=8).terms["step"]["epilogue"]
+    assert "noise" not in eight and eight["epilogue"].exposed_us > 2 * (greedy.exposed_us + greedy.hidden_us)
     assert walk(temperature=0.5).step_us == walk(temperature=2.0).step_us, "the temperature is an input of one kernel"
 
 
@@ -176,9 +208,11 @@ def test_a_path_is_known_by_its_kernel_too():
     (dict(batch=2, temperature=1.0), "gated", "gated heads, batch 2, temperature 1"),
 ])
 def test_what_no_record_has_checked_has_a_wide_interval_and_a_note(workload, kind, words):
+    def half(one):
+        return one.step_us_high / one.step_us - 1
+
     prediction, checked = walk(kind, **workload), walk()
     assert f"no record has checked the model on this yet: {words}" in prediction.notes
-    def half(one): return one.step_us_high / one.step_us - 1
     assert half(prediction) > 0.29 > 0.2 > half(checked)
 
 
