@@ -51,6 +51,7 @@ class Kernel:
         sampling: whether rows may have a temperature.
         head: kind of head; gru: elements of Domino's state.
         state_rows, projector_rows: rows of a recurrent head's matrices that a block keeps (`head_state.state_placement`).
+        products: who multiplies a tile: a `warp` with up to four batch rows, or a `warpgroup` four tiles with all rows at once.
     """
 
     rows: int = 1
@@ -60,10 +61,21 @@ class Kernel:
     gru: int = 0
     state_rows: int = 0
     projector_rows: int = 0
+    products: str = "warp"
+
+    @property
+    def grouped(self) -> bool:
+        """Whether warpgroups multiply."""
+        return self.products == "warpgroup"
+
+    @property
+    def matrix_reads(self) -> int:
+        """Times that each resident tile is read in a step."""
+        return 1 if self.grouped else self.quads
 
     @property
     def quads(self) -> int:
-        """Times that each tile is multiplied in a step, each with up to four batch rows."""
+        """Batch rows by fours: how often a warp multiplies each tile in a step."""
         return -(-self.rows // QUAD)
 
     @property
@@ -93,12 +105,19 @@ def shared_bytes(placement: Placement, rank: int, precision: str, kernel: Kernel
     tiles = (placement.shared_tiles + placement.staging_tiles) * terms.tile_bytes(rank, precision)
     scales = _scale_bytes(placement, kernel) if precision == "int8x2" else 0
     logits = LOGITS_AHEAD[kernel.rows] * placement.warps * accumulator_groups(placement, kernel) * QUAD * terms.TILE_ROWS * terms.BYTES_OF_BF16
-    latents = kernel.rows * (_up(2 * rank + LATENT_HEADER_BYTES, 128) + 64)
+    latents = _latent_bytes(rank, kernel)
     keys = _up(8 * kernel.rows * (placement.warps if kernel.wide(placement) else 1), 16)
     flags = _up(4 * kernel.rows + 4 + (4 * kernel.rows if kernel.sampling else 0), 16)
     noise = 4 * kernel.rows * placement.tiles * terms.TILE_ROWS if kernel.sampling and kernel.rows <= AHEAD_ROWS else 0
     state = state_bytes(kernel.head, kernel.rows, rank, kernel.gru, kernel.state_rows, kernel.projector_rows)
     return _up(_up(tiles + scales, 128) + logits, 128) + latents + keys + flags + noise + state
+
+
+def _latent_bytes(rank: int, kernel: Kernel) -> int:
+    """A latent a batch row, padded against bank conflicts; for warpgroups k-steps of 32 elements of all rows, and a header a row."""
+    if kernel.grouped:
+        return rank // 32 * (2 * 32 * kernel.rows + 32) + kernel.rows * LATENT_HEADER_BYTES
+    return kernel.rows * (_up(2 * rank + LATENT_HEADER_BYTES, 128) + 64)
 
 
 def _scale_bytes(placement: Placement, kernel: Kernel) -> int:
@@ -117,7 +136,9 @@ def _up(bytes_: int, multiple: int) -> int:
 
 def accumulator_groups(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int:
     """Accumulators of a thread: slots share one where they can, but three keep the tensor cores busy. With several quads streamed slots
-    are multiplied on their own."""
+    are multiplied on their own. None for warpgroups, which take slot by slot."""
+    if kernel.grouped:
+        return 0
     joint = placement.slots - (placement.streamed_tiles // placement.warps if kernel.quads > 1 else 0)
     return max(-(-joint // kernel.packed), min(joint, 3))
 
@@ -136,16 +157,23 @@ class KernelLimits:
         quad_registers: running best and base logits of each quad, where streamed tiles are multiplied with all of them.
         noise_registers: noise that is drawn where it is used.
         noise_quad_registers: the same for each further quad, where a streamed tile is multiplied with up to four.
+        group_registers: of a warpgroup's fragments, beside the overhead; group_long_registers: the same where a tile has more than 8 k-steps.
+        group_wide_registers, group_wide_quad_registers: of 64-bit words, once and for each quad; group_noise_registers: of noise.
         max_registers: the instruction set's limit for a thread.
     """
 
-    overhead_registers: int = 64
+    overhead_registers: int = 59
     led_row_registers: int = 6
     stream_registers: int = 14
     wide_registers: int = 1
     quad_registers: int = 3
     noise_registers: int = 44
     noise_quad_registers: int = 24
+    group_registers: int = 25
+    group_long_registers: int = 57
+    group_wide_registers: int = 4
+    group_wide_quad_registers: int = 8
+    group_noise_registers: int = 4
     max_registers: int = 255
 
 
@@ -186,16 +214,31 @@ def registers_claim(placement: Placement, rank: int, precision: str, kernel: Ker
     """Estimate registers a thread and whether ptxas will spill.
 
     wanted = register slots × fragment + sums + what `KernelLimits` adds for the kernel, where sums are 4 of each accumulator or, with
-    several quads, 4 of each of up to four quads of a streamed tile.
+    several quads, 4 of each of up to four quads of a streamed tile; for warpgroups 4 of each quad.
     """
+    resident = placement.register_slots * fragment_registers(rank, precision) + limits.overhead_registers
+    resident += (-(-kernel.rows // placement.warps) - 1) * limits.led_row_registers + limits.stream_registers * (placement.streamed_tiles > 0)
+    wanted = resident + (_group_registers(rank, kernel, limits) if kernel.grouped else _warp_registers(placement, kernel, limits))
+    cap = register_cap(placement.warps, limits=limits)
+    return RegisterClaim(min(wanted, cap), wanted, wanted > cap)
+
+
+def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) -> int:
+    """Sums of all slots that a warp multiplies side by side, or of the quads of a streamed tile, and noise that is drawn where it is used."""
     streams, together = placement.streamed_tiles > 0, min(kernel.quads, 4)
     sums = accumulator_groups(placement, kernel) * (4 + (limits.wide_registers if kernel.wide(placement) else 0))
     if streams and kernel.quads > 1:
         sums = max(sums, 4 * together + limits.quad_registers * kernel.quads)
-    wanted = placement.register_slots * fragment_registers(rank, precision) + sums
-    wanted += limits.overhead_registers + (-(-kernel.rows // placement.warps) - 1) * limits.led_row_registers
-    wanted += limits.stream_registers if streams else 0
     if kernel.sampling and kernel.rows > AHEAD_ROWS:
-        wanted += limits.noise_registers + (together - 1) * limits.noise_quad_registers * streams
-    cap = register_cap(placement.warps, limits=limits)
-    return RegisterClaim(min(wanted, cap), wanted, wanted > cap)
+        sums += limits.noise_registers + (together - 1) * limits.noise_quad_registers * streams
+    return sums
+
+
+def _group_registers(rank: int, kernel: Kernel, limits: KernelLimits) -> int:
+    """Sums of the slots in flight (two, but one where many rows or noise want the registers), fragments, best rows and base logits."""
+    in_flight = 2 if kernel.quads <= 4 and not kernel.sampling else 1
+    registers = (4 * in_flight + limits.quad_registers) * kernel.quads
+    registers += limits.group_long_registers if rank > 256 else limits.group_registers
+    if kernel.sampling or kernel.rounding == "none":
+        registers += limits.group_wide_registers + limits.group_wide_quad_registers * kernel.quads + limits.group_noise_registers * kernel.sampling
+    return registers

@@ -30,6 +30,12 @@ from cost_model.workload import ROUNDINGS, Workload, require_whole, require_word
 DEFAULT_WARPS = 8
 MAX_WARPS = 32
 
+WARPGROUP_CAPABILITY = (9, 0)
+"""Compute capability of the GPUs whose warpgroups multiply (`wgmma`, in the instruction set of sm_90a alone)."""
+
+WARPGROUP_ROWS = 16
+"""Batch rows from which that is faster on an H200: with 8 it was slower by a sixth, with 16 and 32 faster by a ninth and a sixth (docs/kernel.md)."""
+
 
 class PlanError(BadInput):
     """No placement fits; the message says what is needed and what there is."""
@@ -103,7 +109,8 @@ def capacity_problem(placement: Placement, gpu: Gpu, rank: int, precision: str, 
     """Say why a kernel with a placement does not fit the GPU, or None where it fits."""
     claim = registers_claim(placement, rank, precision, kernel)
     if claim.spills:
-        return (f"{placement.register_slots} register tiles a warp and the sums of {accumulator_groups(placement, kernel)} accumulators"
+        sums = "a slot" if kernel.grouped else f"{accumulator_groups(placement, kernel)} accumulators"
+        return (f"{placement.register_slots} register tiles a warp and the sums of {sums}"
                 f"{f' for {kernel.rows} batch rows' if kernel.rows > 1 else ''} want {claim.wanted_registers:,} registers a thread; "
                 f"{register_cap(placement.warps)} are allowed at {placement.warps} warps")
     needed, available = shared_bytes(placement, rank, precision, kernel), _shared_limit(gpu)
@@ -118,7 +125,8 @@ def kernel_beside(placement: Placement, gpu: Gpu, head: Head, precision: str, *,
                   rounding: str = "once", sampling: bool = False) -> Kernel:
     """Return the kernel of a head that goes with a placement: it keeps the block's share of the state matrices, or what the tiles leave
     room for."""
-    bare = _bare_kernel(head, rows, rounding, sampling)
+    bares = _bare_kernels(gpu, head, precision, placement.warps, rows, rounding, sampling)
+    bare = next((one for one in bares if not registers_claim(placement, head.rank, precision, one).spills), bares[-1])
     room = _shared_limit(gpu) - shared_bytes(placement, head.rank, precision, bare)
     return _keeping(bare, state_placement(head, gpu.sm_count if grid_blocks is None else grid_blocks, room))
 
@@ -128,12 +136,19 @@ def built_for(workload: Workload) -> dict:
     return {"rows": kernel_rows(workload.batch), "rounding": workload.rounding, "sampling": workload.temperature > 0}
 
 
-def _bare_kernel(head: Head, rows: int, rounding: str, sampling: bool) -> Kernel:
-    """Validate what is asked of a kernel, and return it without rows of state matrices."""
+def products_of(gpu: Gpu, precision: str, rows: int, warps: int) -> tuple[str, ...]:
+    """Who may multiply a tile, the better first: with many batch rows a Hopper has `warpgroup`s read it once for all, where their sums leave
+    registers for that; a `warp` reads it once for every four rows."""
+    grouped = gpu.compute_capability == WARPGROUP_CAPABILITY and precision == "int8x2" and rows >= WARPGROUP_ROWS and warps % 4 == 0
+    return ("warpgroup", "warp") if grouped else ("warp",)
+
+
+def _bare_kernels(gpu: Gpu, head: Head, precision: str, warps: int, rows: int, rounding: str, sampling: bool) -> tuple[Kernel, ...]:
+    """Validate what is asked of a kernel, and return it without rows of state matrices, for each way to multiply."""
     require_word("rounding", rounding, ROUNDINGS)
     if rows not in KERNEL_ROWS:
         raise BadInput(f"rows is {rows!r}; kernels are built for {', '.join(map(str, KERNEL_ROWS))} batch rows")
-    return Kernel(rows, rounding, sampling, head.kind, gru_elements(head))
+    return tuple(Kernel(rows, rounding, sampling, head.kind, gru_elements(head), products=products) for products in products_of(gpu, precision, rows, warps))
 
 
 def _keeping(kernel: Kernel, kept: tuple[int, int]) -> Kernel:
@@ -213,17 +228,17 @@ def _best(key: ByIdentity, request: _Request) -> Placement | None:
 
 def _requests(gpu: Gpu, head: Head, precision: str, mode: str, grid_blocks: int | None, warps: int, rows: int, rounding: str,
               sampling: bool) -> tuple[_Request, ...]:
-    """Validate, and return what to plan for: with the block's share of state matrices, then three quarters of it, down to none."""
+    """Validate, and return what to plan for: with the block's share of state matrices, then three quarters of it, down to none, for each way to multiply."""
     require_word("precision", precision, tuple(terms.BYTES_OF_PRECISION))
     require_word("mode", mode, ("streaming", "resident"))
     require_whole("warps", warps, 1, MAX_WARPS)
-    bare = _bare_kernel(head, rows, rounding, sampling)
+    bares = _bare_kernels(gpu, head, precision, warps, rows, rounding, sampling)
     gpu.require(["sm_count", "smem_bytes_per_block_optin"])
     blocks = gpu.sm_count if grid_blocks is None else grid_blocks
     require_grid(gpu, blocks)
     slots = slots_needed(head.padded_vocab_size, blocks, warps)
     share = state_placement(head, blocks)
-    kernels = dict.fromkeys(_keeping(bare, (share[0] * quarters // 4, share[1] * quarters // 4)) for quarters in range(4, -1, -1))
+    kernels = dict.fromkeys(_keeping(bare, (share[0] * quarters // 4, share[1] * quarters // 4)) for bare in bares for quarters in range(4, -1, -1))
     return tuple(_Request(slots, head.rank, precision, mode, warps, kernel) for kernel in kernels)
 
 
@@ -294,13 +309,15 @@ def _stream_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
 
 
 def _shared_excess_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
-    """Shared-memory reads of a step that the products do not hide: resident tiles once a quad, streamed ones once for four quads.
+    """Shared-memory reads of a step that the products do not hide: resident tiles once a quad, streamed ones once for four quads;
+    all of them once by warpgroups.
 
     Of a GPU whose tensor rate is not known (one that is in no catalogue, say) half of the tiles are taken to hide, at a clock of 1 GHz
     where that is not known either: that orders placements, and says nothing about time.
     """
     kernel, size = request.kernel, terms.tile_bytes(request.rank, request.precision)
-    read = (placement.shared_tiles * kernel.quads + placement.streamed_tiles * -(-kernel.quads // 4)) * size
+    streamed_reads = 1 if kernel.grouped else -(-kernel.quads // 4)
+    read = (placement.shared_tiles * kernel.matrix_reads + placement.streamed_tiles * streamed_reads) * size
     rate = "int8_dense_ops_per_s" if request.precision == "int8x2" else "bf16_dense_flops_per_s"
     clock_mhz = _clock_mhz(gpu)
     if not (gpu.has(rate) and gpu.has("boost_clock_mhz")):

@@ -41,8 +41,8 @@ CONSTANTS = {
     "kStatusAnchor": 2,
     "kPhases": 5,
     "kPrefetchSteps": 3,  # base logits are asked of L2 so many steps ahead
-    "kFirstPollClocks": 300,  # from a publication to the first look at the words
-    "kFragmentsInFlight": 4,  # of shared memory a thread: loads ahead of their products
+    "kFirstPollClocks": 200,  # from a publication to the first look at the words
+    "kFragmentsInFlight": 3,  # of shared memory a thread: loads ahead of their products
 }
 """Integer constants of the kernels, by their C++ names."""
 
@@ -144,7 +144,8 @@ class WalkSpec:
     """One instantiation of the walk kernel: everything the compiler is told.
 
     Slots count tiles a warp; ``staging_entries`` are ring entries a warp, of ``staging_steps`` k-steps of a tile each. ``rows`` is the largest batch, ``wide`` tells 64-bit from
-    32-bit exchange words, ``state_rows`` and ``projector_rows`` are the rows of a recurrent head's matrices that a block keeps.
+    32-bit exchange words, ``products`` whether each ``warp`` multiplies its tiles (mma.sync) or a ``warpgroup`` multiplies four with all rows
+    (wgmma, sm_90 only), ``state_rows`` and ``projector_rows`` are the rows of a recurrent head's matrices that a block keeps.
     ``probe`` is ``none`` or a measuring instrument: ``fixed_latent`` (products and selection repeated on one latent, no
     exchange), ``exchange`` (words and latents alone), ``state`` (state advance alone), ``phases`` (clocks of each part of a step).
     """
@@ -160,6 +161,7 @@ class WalkSpec:
     rounding: str = "once"
     sampling: bool = False
     wide: bool = False
+    products: str = "warp"
     head: str = "markov"
     gru: int = 0
     state_rows: int = 0
@@ -176,7 +178,7 @@ class WalkSpec:
         arguments = (
             f"{self.warps}, {self.register_slots}, {self.shared_slots}, {self.streamed_slots}, {self.staging_entries}, {self.rows}, "
             f"{self.rank}, wts::Precision::{self.precision}, wts::Rounding::{self.rounding}, {_cpp(self.sampling)}, {_cpp(self.wide)}, "
-            f"wts::HeadKind::{self.head}, {self.gru}, {self.state_rows}, {self.projector_rows}, wts::Probe::{self.probe}"
+            f"wts::Products::{self.products}, wts::HeadKind::{self.head}, {self.gru}, {self.state_rows}, {self.projector_rows}, wts::Probe::{self.probe}"
         )
         return f'#include "walk/launch.cuh"\n\nWTS_EXPORT_WALK(wts::WalkConfig<{arguments}>)\n'
 
@@ -187,6 +189,7 @@ class WalkSpec:
         words += [f"g{self.gru}"] if self.gru else []
         words += [f"s{self.state_rows}-{self.projector_rows}"] if self.head in ("rnn", "domino") else []
         words += ["sampling"] if self.sampling else []
+        words += ["grouped"] if self.products == "warpgroup" else []
         words += ["wide"] if self.wide and not self.sampling else []
         words += [] if self.probe == "none" else [self.probe]
         return "-".join(words)

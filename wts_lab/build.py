@@ -296,7 +296,11 @@ def _read_record(folder: Path) -> BuildRecord | None:
 def build_walk(
     spec: abi.WalkSpec, arch: str, *, log: Log | None = None, cancel: threading.Event | None = None
 ) -> BuildRecord:
-    """Builds one instantiation of the walk; errors as :func:`compile_library`."""
+    """Builds one instantiation of the walk; errors as :func:`compile_library`. Products of warpgroups are instructions of sm_90 alone."""
+    if spec.products == "warpgroup":
+        if arch != "sm_90":
+            raise BuildError(f"{spec.name()} multiplies by warpgroups, which sm_90 alone does; plan the walk for {arch}")
+        arch = "sm_90a"
     unit = {f"{spec.name()}.cu": spec.translation_unit()}
     return compile_library(
         spec.name(), unit, arch, (abi.csrc_root() / "walk",), kernel="walk_kernel", log=log, cancel=cancel

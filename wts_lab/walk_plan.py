@@ -75,7 +75,7 @@ def walk_spec(placement: Placement, kernel: Kernel, rank: int, precision: str, p
         warps=warps, register_slots=placement.register_tiles // warps, shared_slots=placement.shared_tiles // warps,
         streamed_slots=placement.streamed_tiles // warps, staging_entries=placement.staging_tiles * k_steps(rank, precision) // entry // warps,
         rows=kernel.rows, rank=rank, precision=precision, rounding=kernel.rounding, sampling=kernel.sampling, wide=kernel.wide(placement),
-        head=kernel.head, gru=kernel.gru, state_rows=kernel.state_rows, projector_rows=kernel.projector_rows, probe=probe,
+        products=kernel.products, head=kernel.head, gru=kernel.gru, state_rows=kernel.state_rows, projector_rows=kernel.projector_rows, probe=probe,
     )
 
 

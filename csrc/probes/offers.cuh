@@ -14,7 +14,7 @@ constexpr int kPlaces = 256;  // of one batch row and epoch: a block each, and o
 // The walk that an exchange belongs to: nothing of it but rows and words matters here.
 template <int Rows, bool Wide>
 using ExchangeConfig = wts::WalkConfig<8, 1, 0, 0, 0, Rows, 32, wts::Precision::int8x2, wts::Rounding::once, false, Wide,
-                                       wts::HeadKind::markov, 0, 0, 0, wts::Probe::none>;
+                                       wts::Products::warp, wts::HeadKind::markov, 0, 0, 0, wts::Probe::none>;
 
 __device__ __forceinline__ uint64_t draw(uint64_t seed, uint64_t position) {
   uint64_t z = seed + kGolden * (position + 1);

@@ -21,10 +21,11 @@ namespace wts {
 enum class Precision : int { int8x2 = 0, bf16 = 1 };
 enum class Rounding : int { once = 0, twice = 1, none = 2 };
 enum class HeadKind : int { markov = 0, gated = 1, rnn = 2, domino = 3 };
+enum class Products : int { warp = 0, warpgroup = 1 };  // who multiplies a tile: mma.sync, or wgmma for four tiles at once
 enum class Probe : int { none = 0, fixed_latent = 1, phases = 2, exchange = 3, state = 4 };
 
 template <int Warps, int RegisterSlots, int SharedSlots, int StreamedSlots, int StagingEntries, int Rows, int Rank, Precision P, Rounding R,
-          bool Sampling, bool Wide, HeadKind Kind, int Gru, int StateRows, int ProjectorRows, Probe Pr>
+          bool Sampling, bool Wide, Products By, HeadKind Kind, int Gru, int StateRows, int ProjectorRows, Probe Pr>
 struct WalkConfig {
   static constexpr int warps = Warps, threads = Warps * 32;
   static constexpr int register_slots = RegisterSlots, shared_slots = SharedSlots, streamed_slots = StreamedSlots;
@@ -34,6 +35,7 @@ struct WalkConfig {
   static constexpr Precision precision = P;
   static constexpr Rounding rounding = R;
   static constexpr bool int8x2 = P == Precision::int8x2, sampling = Sampling, wide = Wide;
+  static constexpr bool grouped = By == Products::warpgroup;
   static constexpr HeadKind head = Kind;
   static constexpr bool recurrent = Kind == HeadKind::rnn || Kind == HeadKind::domino;
   static constexpr int gru = Gru, state_rows = StateRows, projector_rows = ProjectorRows;
@@ -48,14 +50,21 @@ struct WalkConfig {
   static constexpr int latent_header = 2 * Rank;  // offset of {s1, s2, 0, 0} in the shared copy, both precisions
   // Neighbouring latents differ by 64 bytes modulo 128: two batch rows are read without bank conflicts.
   static constexpr int latent_stride = (latent_header + kLatentHeaderBytes + 127) / 128 * 128 + 64;
+  // Operand of a warpgroup: [k-step][half of its 32 elements][latent vectors of all batch rows][16 bytes], then a header a batch row.
+  // The 32 bytes keep k-steps, which the lanes of a warp write side by side, in different banks.
+  static constexpr int half_bytes = 2 * Rows * 16, operand_step_bytes = 2 * half_bytes + 32;
+  static constexpr int operand_bytes = k_steps * operand_step_bytes;
+  static constexpr int latents_bytes = grouped ? operand_bytes + Rows * kLatentHeaderBytes : Rows * latent_stride;
 
   static constexpr int together = Rows < 4 ? Rows : 4;  // batch rows of one product
   static constexpr int quads = (Rows + 3) / 4;
   static constexpr int pack = 4 / together;
-  // Slots that are multiplied side by side: all of them, but for many rows the resident ones, and then each streamed one alone.
+  // Slots that are multiplied side by side: all of them, but for many rows the resident ones, and then each streamed one alone. A
+  // warpgroup takes each slot alone.
   static constexpr bool streamed_alone = quads > 1;
   static constexpr int streamed_parts = streamed_alone ? 0 : StreamedSlots * tile_entries;  // of tiles, asked for in a step before its logits are used
-  static constexpr int joint_slots = streamed_alone ? resident_slots : slots;
+  static constexpr int joint_slots = grouped ? 0 : streamed_alone ? resident_slots : slots;
+  static constexpr int sums_in_flight = quads <= 4 && !Sampling ? 2 : 1;  // of a warpgroup: a slot is multiplied while the one before it is selected from
   static constexpr int least_groups = joint_slots < 3 ? joint_slots : 3;
   static constexpr int groups = (joint_slots + pack - 1) / pack < least_groups ? least_groups : (joint_slots + pack - 1) / pack;
   static constexpr int columns = groups == 0 ? 0 : (joint_slots + groups - 1) / groups;
@@ -88,7 +97,7 @@ struct WalkConfig {
   static constexpr int scale_offset = staging_offset + StagingEntries * Warps * entry_bytes;
   static constexpr int logits_offset = (scale_offset + (int8x2 ? scale_slots * scale_stride : 0) + 127) / 128 * 128;
   static constexpr int latent_offset = (logits_offset + Warps * logits_ahead * logits_quad_bytes + 127) / 128 * 128;
-  static constexpr int key_offset = latent_offset + Rows * latent_stride;
+  static constexpr int key_offset = latent_offset + latents_bytes;
   static constexpr int key_bytes = Wide ? 8 * Rows * Warps : 4 * 2 * Rows;  // narrow: block maxima of two steps
   static constexpr int token_offset = key_offset + (key_bytes + 15) / 16 * 16;
   static constexpr int halt_offset = token_offset + 4 * Rows;
@@ -102,7 +111,8 @@ struct WalkConfig {
   static_assert(Rank % 32 == 0 && Rank >= 32 && Rank <= kMaxRank, "rank is a multiple of 32 up to 512");
   static_assert(columns <= pack, "a product has four column pairs");
   static_assert((StreamedSlots == 0) == (StagingEntries == 0), "streamed slots need a staging ring, and only they do");
-  static_assert(quads <= 4 || StreamedSlots == 0 || StagingEntries >= tile_entries, "a tile is read twice for more than four quads: the ring holds it whole");
+  static_assert(!grouped || int8x2 && Warps % 4 == 0 && quads > 1, "warpgroups multiply int8x2 with 8, 16 or 32 rows");
+  static_assert(grouped || quads <= 4 || StreamedSlots == 0 || StagingEntries >= tile_entries, "a tile is read twice for more than four quads: the ring holds it whole");
   static_assert(Wide || block_rows <= kNarrowRows, "a row's index in its block has 11 bits in a 32-bit word");
   static_assert(Wide || (!Sampling && R != Rounding::none), "fp32 values need 64-bit words");
 };

@@ -115,12 +115,10 @@ struct Exchange {
   __device__ __forceinline__ int own_word(uint32_t epoch, int row) const {
     return unit_offset(epoch, row, blockIdx.x / W::in_unit) + blockIdx.x % W::in_unit * static_cast<int>(sizeof(typename W::Word));
   }
-  __device__ __forceinline__ const char* unit(uint32_t epoch, int row, int i) const {
-    if constexpr (C::rows == 1) return slots + ((epoch & 1u) ? theirs[1][i] : theirs[0][i]);
-    else return slots + unit_offset(epoch, row, lane + 32 * i);
-  }
   __device__ __forceinline__ void publish(typename W::Word word, uint32_t epoch, int row) {
-    const int offset = C::rows == 1 ? ((epoch & 1u) ? own[1] : own[0]) : own_word(epoch, row);
+    publish_at(C::rows == 1 ? ((epoch & 1u) ? own[1] : own[0]) : own_word(epoch, row), word);
+  }
+  __device__ __forceinline__ void publish_at(int offset, typename W::Word word) {
     if (lane == 0) store_word(reinterpret_cast<typename W::Word*>(slots + offset), word);
     published = short_clock();
   }
@@ -132,6 +130,7 @@ struct Exchange {
   __device__ __forceinline__ uint32_t wait(uint32_t epoch, const int (&row)[N], int vocab_tiles, uint32_t max_polls, int (&winner)[N]) const {
     uint4 seen[N][looks];
     uint32_t pending[N];
+    int from[N][looks];
     const int last_words = blocks - (units() - 1) * W::in_unit;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
@@ -140,16 +139,19 @@ struct Exchange {
       for (int i = 0; i < looks; ++i) {
         seen[n][i] = make_uint4(0, 0, 0, 0);
         if (row[n] >= 0 && lane + 32 * i < units()) pending[n] |= 1u << i;
+        if constexpr (C::rows == 1) from[n][i] = (epoch & 1u) ? theirs[1][i] : theirs[0][i];
+        else from[n][i] = awaited(pending[n], i) ? unit_offset(epoch, row[n], lane + 32 * i) : 0;
       }
     }
-    while (short_clock() - published < kFirstPollClocks) {  // no word can be complete yet, and a look that finds nothing delays the next
-    }
+    if constexpr (C::rows <= 4)  // with more the words come later than that anyway
+      while (short_clock() - published < kFirstPollClocks) {  // no word can be complete yet, and a look that finds nothing delays the next
+      }
     for (uint32_t count = 0;; ++count) {
 #pragma unroll
       for (int n = 0; n < N; ++n)
 #pragma unroll
         for (int i = 0; i < looks; ++i)
-          if (awaited(pending[n], i)) seen[n][i] = load_unit(unit(epoch, row[n], i));
+          if (awaited(pending[n], i)) seen[n][i] = load_unit(slots + from[n][i]);
       bool done = true;
 #pragma unroll
       for (int n = 0; n < N; ++n) {

@@ -1,5 +1,5 @@
 // From fp32 latents u to the operand of the products, in shared memory: the order of wts_lab/packing.py and the arithmetic of
-// wts_lab/quantize.py, or one rounding to bf16. A latent row is [2 * rank bytes of packed elements][s1, s2, halt, 0].
+// wts_lab/quantize.py, or one rounding to bf16. A latent has a header {s1, s2, 0, 0}; tile.cuh says where both lie.
 //
 // The largest |u| of a row travels as the bits of that float: unsigned integers order as magnitudes do, redux.sync reduces
 // them in one instruction, and NaN stays on top. A row that is not finite gets NaN scales, which makes each of its logits NaN.
@@ -54,24 +54,23 @@ struct LatentScales {
 
 // Elements `element` (even) and the next of one latent row.
 template <class C>
-__device__ __forceinline__ void store_pair(char* latent_row, int element, float2 u, const LatentScales& scales) {
+__device__ __forceinline__ void store_pair(char* latents, int row, int element, float2 u, const LatentScales& scales) {
+  char* const at = LatentPlace<C>::pair(latents, row, element);
   if constexpr (C::int8x2) {
-    char* const at = latent_row + element / 32 * 64 + element % 16 / 4 * 8 + element % 32 / 16 * 4 + element % 4;
     float x, x_second, y, y_second;
     scales.split(u.x, x, x_second);
     scales.split(u.y, y, y_second);
     *reinterpret_cast<uint16_t*>(at) = __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x0040);
-    *reinterpret_cast<uint16_t*>(at + 32) = __byte_perm(__float_as_uint(x_second), __float_as_uint(y_second), 0x0040);
+    *reinterpret_cast<uint16_t*>(at + LatentPlace<C>::second_vector) = __byte_perm(__float_as_uint(x_second), __float_as_uint(y_second), 0x0040);
   } else {
-    char* const at = latent_row + element / 16 * 32 + element % 8 / 2 * 8 + element % 16 / 8 * 4;
     *reinterpret_cast<uint32_t*>(at) = round_to_bf16(u);
   }
 }
 
-// s1, s2 and a cleared halt flag; zeros in bf16, where nothing is scaled.
+// s1 and s2; zeros in bf16, where nothing is scaled.
 template <class C>
-__device__ __forceinline__ void store_header(char* latent_row, const LatentScales& scales) {
-  *reinterpret_cast<float4*>(latent_row + C::latent_header) =
+__device__ __forceinline__ void store_header(char* latents, int row, const LatentScales& scales) {
+  *reinterpret_cast<float4*>(LatentPlace<C>::header(latents, row)) =
       C::int8x2 ? make_float4(scales.first, scales.second, 0.0f, 0.0f) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
@@ -92,7 +91,7 @@ __device__ __forceinline__ void prefetch_entry(const WalkParams& p, int token, i
 // [e, t] (t = Wg_e e), P = positions[row, position]. Lane l takes elements 8 (l + 32 c) + j; every load is issued before the
 // first use. The last writes are not yet visible to other warps: a barrier follows.
 template <class C>
-__device__ __forceinline__ void gate_latent(const WalkParams& p, int row, int token, int position, char* latent_row, int lane) {
+__device__ __forceinline__ void gate_latent(const WalkParams& p, int row, int token, int position, char* latents, int lane) {
   constexpr int chunks = (C::rank + 255) / 256;
   const auto present = [&](int c) { return C::rank % 256 == 0 || 8 * (lane + 32 * c) < C::rank; };
   const uint16_t* const entry = p.token_table + static_cast<int64_t>(token) * table_entries<C> + 8 * lane;
@@ -127,8 +126,8 @@ __device__ __forceinline__ void gate_latent(const WalkParams& p, int row, int to
   for (int c = 0; c < chunks; ++c)
     if (present(c))
 #pragma unroll
-      for (int i = 0; i < 4; ++i) store_pair<C>(latent_row, 8 * (lane + 32 * c) + 2 * i, u[c][i], scales);
-  if (lane == 0) store_header<C>(latent_row, scales);
+      for (int i = 0; i < 4; ++i) store_pair<C>(latents, row, 8 * (lane + 32 * c) + 2 * i, u[c][i], scales);
+  if (lane == 0) store_header<C>(latents, row, scales);
 }
 
 }  // namespace wts

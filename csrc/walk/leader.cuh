@@ -30,6 +30,7 @@ struct Leader {
   uint32_t epoch;  // of the last exchange; every warp counts along
   int64_t anchor[N];
   bool stalled_before = false;
+  int own[N] = {};  // byte offsets of the next words, where a leader has several or there are several leaders
   uint32_t known = 0;  // bit n: the anchor of row n is a target id
 
   __device__ __forceinline__ Leader(const WalkParams& p_, char* shared_, int warp_, int lane_)
@@ -40,7 +41,9 @@ struct Leader {
     const int row = warp + n * C::leaders;
     return row < p.batch ? row : -1;
   }
-  __device__ __forceinline__ char* latent(int row) const { return shared + C::latent_offset + row * C::latent_stride; }
+  // Rows of the kernel, whether or not the call has them.
+  __device__ __forceinline__ bool built(int n) const { return C::rows % C::leaders == 0 || warp + n * C::leaders < C::rows; }
+  __device__ __forceinline__ char* latents() const { return shared + C::latent_offset; }
   __device__ __forceinline__ int* tokens() const { return reinterpret_cast<int*>(shared + C::token_offset); }
   __device__ __forceinline__ uint32_t* halt() const { return reinterpret_cast<uint32_t*>(shared + C::halt_offset); }
   __device__ __forceinline__ Key* keys() const { return reinterpret_cast<Key*>(shared + C::key_offset); }
@@ -63,6 +66,13 @@ struct Leader {
     }
     if (warp == 0 && lane == 0) *halt() = stalled_before;
     bring(token, 0, [] {});
+    look_up();
+  }
+  // Where the next words go: asked for a step ahead, since the table answers from L2.
+  __device__ __forceinline__ void look_up() {
+    if constexpr (C::rows > 1)
+#pragma unroll
+      for (int n = 0; n < N; ++n) own[n] = row(n) < 0 ? 0 : exchange.own_word(epoch + 1, row(n));
   }
 
   // The next latents of the led rows, or their tokens where the whole block advances a state; `meanwhile` runs as they travel.
@@ -74,7 +84,7 @@ struct Leader {
       meanwhile();
 #pragma unroll
       for (int n = 0; n < N; ++n)
-        if (row(n) >= 0) gate_latent<C>(p, row(n), token[n], position, latent(row(n)), lane);
+        if (row(n) >= 0) gate_latent<C>(p, row(n), token[n], position, latents(), lane);
     } else {
 #pragma unroll
       for (int n = 0; n < N; ++n)
@@ -91,14 +101,14 @@ struct Leader {
       const uint4* const from = reinterpret_cast<const uint4*>(p.token_table) + static_cast<int64_t>(token[n]) * chunks;
 #pragma unroll
       for (int i = 0; i < rounds; ++i)
-        if (row(n) >= 0 && lane + 32 * i < chunks) chunk[n][i] = __ldg(from + lane + 32 * i);
+        if (lane + 32 * i < chunks) chunk[n][i] = __ldg(from + lane + 32 * i);
     }
     meanwhile();
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int i = 0; i < rounds; ++i)
-        if (row(n) >= 0 && lane + 32 * i < chunks) reinterpret_cast<uint4*>(latent(row(n)))[lane + 32 * i] = chunk[n][i];
+        if (built(n) && lane + 32 * i < chunks) LatentPlace<C>::store_chunk(latents(), warp + n * C::leaders, lane + 32 * i, chunk[n][i]);
   }
 
   // Any warp: its best of a batch row, from the lane that holds it. Narrow keys meet in shared memory as a maximum; two steps
@@ -115,24 +125,35 @@ struct Leader {
   // Block maxima of the led rows, published as this step's words.
   __device__ __forceinline__ void publish(int step, int first_row) {
     ++epoch;
+    uint32_t wanted[N];
+    Key key[N];
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+      if constexpr (C::wide) key[n] = built(n) && lane < C::warps ? keys()[(warp + n * C::leaders) * C::warps + lane] : 0u;
+      else key[n] = built(n) ? keys()[(step & 1) * C::rows + warp + n * C::leaders] : 0u;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      typename Exchange<C>::W::Word word;
+      if constexpr (C::wide) {
+        const uint32_t value = static_cast<uint32_t>(key[n] >> 32), top = __reduce_max_sync(~0u, value);
+        const uint32_t low = __reduce_max_sync(~0u, value == top ? static_cast<uint32_t>(key[n]) : 0u);
+        word = (static_cast<uint64_t>(top) << 32) | low | (epoch & kEpochMask);
+        wanted[n] = kIndexMask - (low >> kEpochBits);
+      } else {
+        word = key[n] | (epoch & Words<false>::epoch_mask);
+        wanted[n] = first_row + kNarrowRows - 1 - ((key[n] >> kNarrowEpochBits) & (kNarrowRows - 1));
+      }
+      if (row(n) < 0) continue;
+      if constexpr (C::rows == 1) exchange.publish(word, epoch, 0);
+      else exchange.publish_at(own[n], word);
+    }
+    look_up();
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       if (row(n) < 0) continue;
-      if constexpr (C::wide) {
-        const uint64_t key = lane < C::warps ? keys()[row(n) * C::warps + lane] : 0u;
-        const uint32_t value = static_cast<uint32_t>(key >> 32), top = __reduce_max_sync(~0u, value);
-        const uint32_t low = __reduce_max_sync(~0u, value == top ? static_cast<uint32_t>(key) : 0u);
-        exchange.publish((static_cast<uint64_t>(top) << 32) | low | (epoch & kEpochMask), epoch, row(n));
-        want(kIndexMask - (low >> kEpochBits));
-      } else {
-        const uint32_t key = keys()[(step & 1) * C::rows + row(n)];
-        exchange.publish(key | (epoch & Words<false>::epoch_mask), epoch, row(n));
-        want(first_row + kNarrowRows - 1 - ((key >> kNarrowEpochBits) & (kNarrowRows - 1)));
-      }
+      want(wanted[n]);
+      if (!C::wide && lane == 0) keys()[((step + 1) & 1) * C::rows + row(n)] = 0;
     }
-    if constexpr (!C::wide)
-      for (int n = 0; n < N; ++n)
-        if (row(n) >= 0 && lane == 0) keys()[((step + 1) & 1) * C::rows + row(n)] = 0;
   }
   // The row this block would like to see next: in L2 by the time it wins, if it wins.
   __device__ __forceinline__ void want(uint32_t row) const {
@@ -155,6 +176,7 @@ struct Leader {
     if (!agreed) report_stall(p.control, step, missed, lane);
 #pragma unroll
     for (int n = 0; n < N; ++n) {
+      token[n] = 0;
       if (rows[n] < 0) continue;
       token[n] = !agreed ? 0 : p.draft_to_target == nullptr ? winner[n] : __ldg(p.draft_to_target + winner[n]);
       if (blockIdx.x == 0 && lane == 0) p.tokens[rows[n] * p.tokens_row_stride + step] = known & (1u << n) ? token[n] : 0;

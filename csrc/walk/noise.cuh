@@ -26,4 +26,10 @@ __device__ __forceinline__ float gumbel(uint32_t word) {
   return -logf(-log1pf(-uniform));
 }
 
+// Noise of a draft id and the next, the first of them even. Kept out of line, so that the walk's registers stay registers.
+__device__ __noinline__ float2 gumbel_pair(uint2 key, int id, int batch, int step, uint32_t offset) {
+  const uint4 word = philox(key, make_uint4(id / 4, batch, step, offset));
+  return make_float2(gumbel(id & 2 ? word.z : word.x), gumbel(id & 2 ? word.w : word.y));
+}
+
 }  // namespace wts

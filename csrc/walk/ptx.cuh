@@ -87,6 +87,55 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint4& a, uint2 b)
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
+// Products of a warpgroup (sm_90a): four tiles, one a warp, with N columns that lie in shared memory as [2 halves of a k-step][N][16 bytes].
+// They run on by themselves: sums and fragments belong to them from order_products to wait_products.
+__device__ void order_products();
+__device__ void commit_products();
+__device__ void wait_products();
+__device__ void publish_operand();  // writes of this thread to shared memory become visible to products that start behind the next barrier
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ uint64_t operand_descriptor(uint32_t address, uint32_t half_bytes) {
+  return (address >> 4 & 0x3fffu) | static_cast<uint64_t>(half_bytes >> 4) << 16 | static_cast<uint64_t>(128 >> 4) << 32;
+}
+__device__ __forceinline__ void multiply_group(int (&c)[2][4], const uint4& a, uint32_t operand, uint32_t half_bytes, bool adds) {
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+      "{%8, %9, %10, %11}, %12, adds; }"
+      : "+r"(c[0][0]), "+r"(c[0][1]), "+r"(c[0][2]), "+r"(c[0][3]), "+r"(c[1][0]), "+r"(c[1][1]), "+r"(c[1][2]), "+r"(c[1][3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
+}
+__device__ __forceinline__ void multiply_group(int (&c)[4][4], const uint4& a, uint32_t operand, uint32_t half_bytes, bool adds) {
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, adds; }"
+      : "+r"(c[0][0]), "+r"(c[0][1]), "+r"(c[0][2]), "+r"(c[0][3]), "+r"(c[1][0]), "+r"(c[1][1]), "+r"(c[1][2]), "+r"(c[1][3]),
+        "+r"(c[2][0]), "+r"(c[2][1]), "+r"(c[2][2]), "+r"(c[2][3]), "+r"(c[3][0]), "+r"(c[3][1]), "+r"(c[3][2]), "+r"(c[3][3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
+}
+__device__ __forceinline__ void multiply_group(int (&c)[8][4], const uint4& a, uint32_t operand, uint32_t half_bytes, bool adds) {
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, adds; }"
+      : "+r"(c[0][0]), "+r"(c[0][1]), "+r"(c[0][2]), "+r"(c[0][3]), "+r"(c[1][0]), "+r"(c[1][1]), "+r"(c[1][2]), "+r"(c[1][3]),
+        "+r"(c[2][0]), "+r"(c[2][1]), "+r"(c[2][2]), "+r"(c[2][3]), "+r"(c[3][0]), "+r"(c[3][1]), "+r"(c[3][2]), "+r"(c[3][3]),
+        "+r"(c[4][0]), "+r"(c[4][1]), "+r"(c[4][2]), "+r"(c[4][3]), "+r"(c[5][0]), "+r"(c[5][1]), "+r"(c[5][2]), "+r"(c[5][3]),
+        "+r"(c[6][0]), "+r"(c[6][1]), "+r"(c[6][2]), "+r"(c[6][3]), "+r"(c[7][0]), "+r"(c[7][1]), "+r"(c[7][2]), "+r"(c[7][3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
+}
+__device__ __forceinline__ void order_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+__device__ __forceinline__ void publish_operand() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#endif
+// The compiler neither moves nor copies sums across this.
+template <int Quads>
+__device__ __forceinline__ void hold(int (&c)[Quads][4]) {
+#pragma unroll
+  for (int q = 0; q < Quads; ++q) asm volatile("" : "+r"(c[q][0]), "+r"(c[q][1]), "+r"(c[q][2]), "+r"(c[q][3])::"memory");
+}
 // 0xffff for each negative half: prmt's sign-replicating selectors, which __byte_perm does not offer.
 __device__ __forceinline__ uint32_t signs_of_halves(uint32_t bits) {
   uint32_t signs;

@@ -164,7 +164,7 @@ struct Recurrence {
     if constexpr (domino) {
       arrived = __syncthreads_and(advance_gru(tokens, epoch, first));
       if (first) {
-        for (int i = threadIdx.x; i < C::rows * C::latent_stride / 16; i += C::threads)
+        for (int i = threadIdx.x; i < C::latents_bytes / 16; i += C::threads)
           reinterpret_cast<uint4*>(latents)[i] = make_uint4(0, 0, 0, 0);
         return arrived;
       }
@@ -229,9 +229,8 @@ struct Recurrence {
 #pragma unroll
       for (int i = 0; i < chunks; ++i) bits = max(bits, largest(row, i));
       const LatentScales scales(bits);
-      char* const latent = latents + row * C::latent_stride;
-      store_pair<C>(latent, 2 * pair, u_pair(row, pair), scales);
-      if (pair == 0) store_header<C>(latent, scales);
+      store_pair<C>(latents, row, 2 * pair, u_pair(row, pair), scales);
+      if (pair == 0) store_header<C>(latents, row, scales);
     });
   }
 

@@ -15,6 +15,12 @@ __device__ __noinline__ void copy_slowly(uint16_t* to, const uint16_t* from, int
   for (int i = 0; i < rows; ++i) to[i] = __ldg(from + i);
 }
 
+// A pair of which `rows` are there; the others are -inf.
+__device__ __noinline__ uint32_t load_slowly(const uint16_t* from, int rows, bool aligned) {
+  if (aligned && rows > 1) return load_pair_past_l1(from);
+  return (rows > 0 ? __ldg(from) : 0xff80u) | (rows > 1 ? static_cast<uint32_t>(__ldg(from + 1)) << 16 : 0xff800000u);
+}
+
 template <class C>
 struct Selection {
   using Best = std::conditional_t<C::wide, WideBest, NarrowBest>;
@@ -37,6 +43,7 @@ struct Selection {
   int region = 0;          // of the ring, used next
   int copy_region = 0, copy_quad = 0, copy_step = 0;  // and copied next
   uint32_t noise_offset = 0;
+  static constexpr bool keeps_at_once = C::wide && !C::sampling;  // fp32 values take the registers that logits would wait in
   static constexpr bool terms_ahead = C::quads == 1 && C::groups <= 4 && !C::recurrent;  // a state's advance needs registers, too
   float2 kept_scales[terms_ahead ? groups : 1];
   uint32_t next_base[terms_ahead ? groups : 1];
@@ -116,19 +123,21 @@ struct Selection {
     region = region + 1 == C::logits_ahead ? 0 : region + 1;
     copy_next();
   }
-  // The pair of a slot that is streamed alone, from global memory.
-  __device__ __forceinline__ uint32_t load_pair(int quad, int slot, int step) const {
-    const int batch = batch_row + 4 * quad, row = row_in_block + slot * slot_rows;
-    uint32_t bits = minus_infinities;
-    if (row >= end || batch >= p.batch) return bits;
-    const uint16_t* const from = p.base_logits + batch * p.base_row_stride + step * p.base_step_stride + first_row + row;
-    if (aligned && row + 1 < end) {
-      bits = load_pair_past_l1(from);
+  // The pairs of a slot that is multiplied alone, one of each quad, from global memory.
+  __device__ __forceinline__ void load_pairs(uint32_t (&pairs)[C::quads], int slot, int step) const {
+    const int row = row_in_block + slot * slot_rows;
+    const uint16_t* from = p.base_logits + batch_row * p.base_row_stride + step * p.base_step_stride + first_row + row;
+    if (aligned && (slot * C::warps + warp + 1) * kTileRows <= end) {
+#pragma unroll
+      for (int quad = 0; quad < C::quads; ++quad, from += 4 * p.base_row_stride) {
+        pairs[quad] = minus_infinities;
+        if (batch_row + 4 * quad < p.batch) pairs[quad] = load_pair_past_l1(from);
+      }
     } else {
-      bits = 0xff800000u | __ldg(from);
-      if (row + 1 < end) bits = (bits & 0xffffu) | (static_cast<uint32_t>(__ldg(from + 1)) << 16);
+#pragma unroll
+      for (int quad = 0; quad < C::quads; ++quad, from += 4 * p.base_row_stride)
+        pairs[quad] = load_slowly(from, batch_row + 4 * quad < p.batch ? end - row : 0, aligned);
     }
-    return bits;
   }
 
   // Asks L2 for a step's base logits of the block; the warps share the batch rows, the last warp first.
@@ -153,7 +162,7 @@ struct Selection {
 
   // The scales of the latent of this lane's batch row.
   __device__ __forceinline__ float2 latent_scales(int quad) const {
-    return *reinterpret_cast<const float2*>(shared + C::latent_offset + (batch_row + 4 * quad) * C::latent_stride + C::latent_header);
+    return *reinterpret_cast<const float2*>(LatentPlace<C>::header(shared + C::latent_offset, batch_row + 4 * quad));
   }
   // What an offer adds and multiplies the sums with. Where the registers suffice, scales are kept, and base logits wait in registers
   // before the latents are there; else both are read where they are used.
@@ -173,24 +182,33 @@ struct Selection {
 
   // Offers the slots of one quad that are multiplied side by side.
   __device__ __forceinline__ void offer(Best& best, const Sum (&sums)[groups][4], float2 latent, int quad, int step) const {
-    const auto all = [&](auto keep) {
+    __nv_bfloat162 y[groups];
 #pragma unroll
-      for (int i = 0; i < C::groups; ++i)
-        offer_pair<keep>(best, sums[i], terms_ahead ? next_base[i] : pair(i), terms_ahead ? kept_scales[i] : row_scales(i), latent, quad, i, step);
-    };
-    if (p.logits_out == nullptr) all(Index<0>{});
-    else all(Index<1>{});
+    for (int i = 0; i < C::groups; ++i) {
+      y[i] = offer_pair(best, sums[i], terms_ahead ? next_base[i] : pair(i), terms_ahead ? kept_scales[i] : row_scales(i), latent, quad, i, step);
+      if (keeps_at_once && p.logits_out != nullptr) keep(y[i], quad, i, step);
+    }
+    if (keeps_at_once || p.logits_out == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < C::groups; ++i) keep(y[i], quad, i, step);
   }
-  // Offers one slot that is streamed alone.
-  __device__ __forceinline__ void offer_streamed(Best& best, const Sum (&sum)[4], uint32_t base, int quad, int slot, int step) const {
-    const float2 latent = latent_scales(quad);
-    if (p.logits_out == nullptr) offer_pair<0>(best, sum, base, row_scales(slot), latent, quad, slot, step);
-    else offer_pair<1>(best, sum, base, row_scales(slot), latent, quad, slot, step);
+  // Offers one slot that is multiplied alone: N quads from `first` on, of rows that are not there, too, since nobody looks at their best.
+  template <int N>
+  __device__ __forceinline__ void offer_alone(Best (&best)[C::quads], const Sum (&sums)[N][4], const uint32_t (&base)[C::quads], int first, int slot,
+                                              int step) const {
+    const float2 scale = row_scales(slot);
+    __nv_bfloat162 y[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      y[i] = offer_pair(best[first + i], sums[i], base[first + i], scale, latent_scales(first + i), first + i, slot, step);
+    if (p.logits_out == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) keep(y[i], first + i, slot, step);
   }
 
  private:
-  template <int Keep>
-  __device__ __forceinline__ void offer_pair(Best& best, const Sum (&sum)[4], uint32_t base, float2 scale, float2 latent, int quad, int slot,
+  // Offers two neighbouring rows, and gives their logits.
+  __device__ __forceinline__ __nv_bfloat162 offer_pair(Best& best, const Sum (&sum)[4], uint32_t base, float2 scale, float2 latent, int quad, int slot,
                                              int step) const {
     const int batch = batch_row + 4 * quad, row = row_in_block + slot * slot_rows;
     float low, high;
@@ -205,7 +223,6 @@ struct Selection {
     low = __fadd_rn(__uint_as_float(base << 16), low);
     high = __fadd_rn(__uint_as_float(base & 0xffff0000u), high);
     const __nv_bfloat162 y = __floats2bfloat162_rn(low, high);
-    if constexpr (Keep) keep(y, row, batch, step);
     if constexpr (!C::wide) {
       uint32_t ordered = ordered_bf16x2(y);
       if constexpr (!C::int8x2 && C::head != HeadKind::markov) {  // an infinite latent makes NaN of rows that are not there
@@ -220,6 +237,7 @@ struct Selection {
       if (row < end) best.offer(ordered_float(low), inverse);
       if (row + 1 < end) best.offer(ordered_float(high), inverse - 1);
     }
+    return y;
   }
   __device__ __forceinline__ void sample(float& low, float& high, int row, int batch, int step) const {
     const float temperature = temperatures()[batch];
@@ -228,14 +246,13 @@ struct Selection {
     if constexpr (C::noise_ahead) {
       if (row < C::block_rows) noise_pair = *reinterpret_cast<const float2*>(noise(batch) + row);
     } else {
-      const int id = first_row + row;
-      const uint4 word = philox(make_uint2(p.noise_key_low, p.noise_key_high), make_uint4(id / 4, batch, step, noise_offset));
-      noise_pair = make_float2(gumbel(id & 2 ? word.z : word.x), gumbel(id & 2 ? word.w : word.y));
+      noise_pair = gumbel_pair(make_uint2(p.noise_key_low, p.noise_key_high), first_row + row, batch, step, noise_offset);
     }
     low = __fadd_rn(divided(low, temperature), noise_pair.x);
     high = __fadd_rn(divided(high, temperature), noise_pair.y);
   }
-  __device__ __forceinline__ void keep(__nv_bfloat162 y, int row, int batch, int step) const {
+  __device__ __forceinline__ void keep(__nv_bfloat162 y, int quad, int slot, int step) const {
+    const int batch = batch_row + 4 * quad, row = row_in_block + slot * slot_rows;
     if (row >= end || batch >= p.batch) return;
     uint16_t* const at = p.logits_out + batch * p.logits_row_stride + step * p.logits_step_stride + first_row + row;
     const bool pairs = ((reinterpret_cast<uintptr_t>(p.logits_out) | (p.logits_row_stride * 2) | (p.logits_step_stride * 2)) & 3) == 0;

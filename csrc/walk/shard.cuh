@@ -10,8 +10,9 @@ template <class C>
 struct Shard {
   using Sum = std::conditional_t<C::int8x2, int, float>;
   using Sums = Sum[C::groups > 0 ? C::groups : 1][4];  // of the slots that are multiplied side by side
-  // Fragments of shared memory in flight, in the order of use: enough products between a load and its use to hide it.
-  static constexpr int shared_fragments = C::shared_slots * C::k_steps;
+  // Fragments of shared memory in flight, in the order of use: enough products between a load and its use to hide it. A warpgroup
+  // loads those of a slot at once.
+  static constexpr int shared_fragments = C::grouped ? 0 : C::shared_slots * C::k_steps;
   static constexpr int in_flight = shared_fragments < kFragmentsInFlight ? shared_fragments : kFragmentsInFlight;
 
   const char* matrix;  // k-step 0 of the block's first tile, this lane's 16 bytes
@@ -128,6 +129,55 @@ struct Shard {
           leave_part();
         }
       });
+  }
+
+  // One slot of four warps with all batch rows. The products run on by themselves: await_group waits for them.
+  template <int Slot>
+  __device__ __forceinline__ void begin_group(Sum (&sums)[C::quads][4], const char* latents) {
+    uint32_t operand = shared_address(latents);
+    if constexpr (Slot < C::resident_slots) {
+      constexpr int before = C::shared_before(Slot);
+      if constexpr (C::is_shared(Slot)) {
+#pragma unroll
+        for (int first = 0; first < C::k_steps; first += group_steps) {
+          uint4 fragment[group_steps];
+#pragma unroll
+          for (int k = 0; k < group_steps; ++k) fragment[k] = fragment_of(resident(before), first + k);
+          multiply_steps<group_steps>(sums, fragment, operand, first > 0);
+          operand += group_steps * C::operand_step_bytes;
+          if (first + group_steps < C::k_steps) await_group(sums);
+        }
+      } else {
+        multiply_steps<C::k_steps>(sums, held[Slot - before], operand, false);
+      }
+    } else {
+#pragma unroll 1
+      for (int part = 0; part < C::tile_entries; ++part) {
+        if (part > 0) await_group(sums);
+        const char* const entry = await_part();
+        uint4 fragment[C::entry_steps];
+#pragma unroll
+        for (int k = 0; k < C::entry_steps; ++k) fragment[k] = fragment_of(entry, k);
+        multiply_steps<C::entry_steps>(sums, fragment, operand, part > 0);
+        operand += C::entry_steps * C::operand_step_bytes;
+        leave_part();
+      }
+    }
+  }
+  __device__ __forceinline__ void await_group(Sum (&sums)[C::quads][4]) const {
+    wait_products();
+    hold(sums);
+  }
+  static constexpr int group_steps = C::k_steps % 8 == 0 ? 8 : C::k_steps;  // k-steps whose fragments are in registers together
+  template <int Steps>
+  __device__ __forceinline__ void multiply_steps(Sum (&sums)[C::quads][4], const uint4 (&fragment)[Steps], uint32_t operand, bool adds) const {
+    hold(sums);
+    order_products();
+#pragma unroll
+    for (int k = 0; k < Steps; ++k)
+      multiply_group(sums, fragment[k], operand + k * C::operand_step_bytes, C::half_bytes, adds || k > 0);
+    commit_products();
+    hold(sums);
   }
 
   __device__ __forceinline__ void multiply_slot(Sums& sums, int slot, const uint4& a, uint2 b) const {

@@ -67,8 +67,8 @@ constexpr int shared_bytes_of() {
   else return C::state_offset;
 }
 
-// Best rows of every batch row, from this warp to the block: first the slots that are multiplied side by side, for each reading of the
-// matrix, then, where many rows are walked, each streamed slot for all of them.
+// Best rows of every batch row, from this warp to the block: by warpgroups each slot for all of them; by warps first the slots that are
+// multiplied side by side, for each reading of the matrix, then, where many rows are walked, each streamed slot for all of them.
 template <class C>
 __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selection, const Leader<C>& leader, char* latents, int step,
                                             int lane, PhaseClock<C::probe>& clock) {
@@ -93,21 +93,38 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
       if (quad + 1 < quads) selection.leave();
     }
   }
-  if constexpr (C::streamed_alone && C::streamed_slots > 0) {
+  if constexpr (C::grouped) {
+    // Each slot with all rows at once; while a warpgroup's products run on, it selects from those of the slot before.
+    constexpr int D = C::sums_in_flight;
+    Best best[C::quads];
+    typename Shard<C>::Sum sums[D][C::quads][4];
+    uint32_t base[2][C::quads];  // asked for a slot ahead of its selection
+    if constexpr (D == 1) selection.load_pairs(base[0], 0, step);
+    for_each_index<C::slots + D - 1>([&](auto i) {
+      constexpr int done = i - (D - 1);
+      if constexpr (D == 2 && done >= 0) shard.await_group(sums[done % D]);
+      if constexpr (i + 2 - D < C::slots) selection.load_pairs(base[(i + 2 - D) % 2], i + 2 - D, step);
+      if constexpr (i < C::slots) shard.template begin_group<i>(sums[i % D], latents);
+      if constexpr (D == 1) shard.await_group(sums[0]);
+      clock.mark(0);
+      if constexpr (done >= 0) selection.offer_alone(best, sums[done % D], base[done % 2], 0, done, step);
+      clock.mark(1);
+    });
+#pragma unroll
+    for (int quad = 0; quad < C::quads; ++quad) offer(best[quad], quad, true);
+  } else if constexpr (C::streamed_alone && C::streamed_slots > 0) {
     constexpr int N = C::quads < 4 ? C::quads : 4;
     Best best[C::quads];
     for_each_index<C::streamed_slots>([&](auto streamed) {
       constexpr int slot = C::resident_slots + streamed;
       uint32_t base[C::quads];
-#pragma unroll
-      for (int quad = 0; quad < C::quads; ++quad) base[quad] = selection.load_pair(quad, slot, step);
+      selection.load_pairs(base, slot, step);
 #pragma unroll
       for (int quad = 0; quad < C::quads; quad += N) {
         if (quad >= quads) break;
         typename Shard<C>::Sum sums[N][4];
         shard.template streamed_products<N>(sums, latents, quad, quad + N >= quads);
-#pragma unroll
-        for (int q = 0; q < N; ++q) selection.offer_streamed(best[quad + q], sums[q], base[quad + q], quad + q, slot, step);
+        selection.offer_alone(best, sums, base, quad, slot, step);
       }
     });
 #pragma unroll
@@ -154,6 +171,7 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
   if constexpr (C::noise_ahead) selection.draw(0, warp, C::warps);
   shard.fetch_ahead();
   if constexpr (C::groups > 0) selection.look_ahead();
+  if constexpr (C::grouped) publish_operand();
   __syncthreads();
 
   clock.start();
@@ -221,6 +239,7 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
         }
       }
     }
+    if constexpr (C::grouped) publish_operand();
     barrier_sync(kLatentReady, C::threads);
     clock.mark(4);
   }

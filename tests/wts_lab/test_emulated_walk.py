@@ -51,6 +51,12 @@ MARKOV = {
     "partial-eight-rows": (spec(1, 1, 2, 2, rows=8, rank=128), 330, 6),
     "deep-ring": (spec(0, 0, 4, 4), 352, 1),  # base logits that are copied 16 bytes at a time, behind as many parts of tiles
     "deep-ring-four-rows": (spec(1, 1, 2, 2, rows=4), 352, 4),
+    "warpgroups": (spec(2, 1, rows=8, warps=4, products="warpgroup"), 500, 7),
+    "warpgroups-sixteen-rows": (spec(1, 2, rows=16, rank=256, warps=4, products="warpgroup"), 500, 13),
+    "warpgroups-thirty-two-rows": (spec(1, 1, rows=32, rank=96, warps=8, products="warpgroup"), 700, 30),
+    "warpgroups-streaming": (spec(0, 0, 3, 2, rows=8, rank=128, warps=4, products="warpgroup"), 500, 8),
+    "warpgroups-partial": (spec(1, 1, 2, 1, rows=32, rank=128, warps=4, products="warpgroup"), 640, 21),
+    "warpgroups-wide-words": (spec(2, 1, rows=8, warps=4, rounding="none", products="warpgroup"), 500, 8),
     "many-slots": (spec(3, 2), 470, 1),
     "wide-words": (spec(2, 1, wide=True), 250, 1),
     "twice": (spec(2, 1, rounding="twice"), 250, 1),

@@ -83,6 +83,35 @@ inline void multiply(float (&c)[4], const uint4& a, uint2 b) {
   });
   for (int i = 0; i < 4; ++i) c[i] += sums.value[i];
 }
+// A warp's share of a warpgroup's products; done at once, so the sums are there when they are waited for.
+template <int Quads>
+void multiply_group(int (&c)[Quads][4], const uint4& a, uint32_t operand, uint32_t half_bytes, bool adds) {
+  const int g = emulator::lane() / 4, t = emulator::lane() % 4;
+  const char* const shared = now->block->shared() + operand;
+  struct Sums { int value[Quads][4]; };
+  const Sums sums = emulator::together(a, [&](auto of) {
+    Sums sum = {};
+    for (int owner = 0; owner < 4; ++owner) {
+      const uint4 row = of(4 * g + owner);
+      const uint32_t rows[2][2] = {{row.x, row.z}, {row.y, row.w}};
+      for (int quad = 0; quad < Quads; ++quad)
+        for (int i = 0; i < 4; ++i)
+          for (int half = 0; half < 2; ++half)
+            for (int byte = 0; byte < 4; ++byte)
+              sum.value[quad][i] += static_cast<int8_t>(rows[i / 2][half] >> (8 * byte)) *
+                                    static_cast<int8_t>(shared[half * half_bytes + (8 * quad + 2 * t + i % 2) * 16 + 4 * owner + byte]);
+    }
+    return sum;
+  });
+  for (int quad = 0; quad < Quads; ++quad)
+    for (int i = 0; i < 4; ++i) c[quad][i] = sums.value[quad][i] + (adds ? c[quad][i] : 0);
+}
+inline void order_products() {}
+inline void commit_products() {}
+inline void wait_products() {}
+inline void publish_operand() {}
+template <int Quads>
+void hold(int (&)[Quads][4]) {}
 inline uint32_t signs_of_halves(uint32_t bits) { return (bits & 0x80000000u ? 0xffff0000u : 0u) | (bits & 0x8000u ? 0xffffu : 0u); }
 inline float approximate_reciprocal(float d) { return 1.0f / d; }
 inline float larger_or_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffffu) : max(a, b); }
