@@ -338,7 +338,7 @@ def test_placements_come_in_the_order_of_preference(vocab_size, mode, rows, samp
 ])
 def test_warpgroups_multiply_int8_for_many_rows_on_a_hopper_alone(gpu, precision, rows, warps, expected):
     placement = Placement(warps, warps, warps, 0, 0)
-    assert kernel_beside(placement, GPUS[gpu], Head.markov(4_000, 64), precision, rows=rows).products == expected
+    assert kernel_beside(placement, load_gpu(gpu), Head.markov(4_000, 64), precision, rows=rows).products == expected
 
 
 def test_where_a_warpgroup_lacks_the_registers_warps_multiply():
