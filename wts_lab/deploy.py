@@ -6,13 +6,17 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_model.decide import extra_memory_bytes
 from cost_model.errors import BadInput
-from cost_model.settings import Settings, read_settings, require_fit
-from wts_lab.tuned import walk_sources_hash
+from cost_model.forms import differing
+from cost_model.settings import MEASURED_HERE, RESIDENT, STREAMING, Settings, fingerprint, read_settings, require_fit
+from cost_model.workload import DEFAULT_EXCHANGE
+from wts_lab.tuned import SHAPE_FIELDS, Tuned, walk_sources_hash
 
 if TYPE_CHECKING:
     import torch
 
+    from cost_model.gpu import Gpu
     from cost_model.head import Head
     from wts_lab.heads import DraftHead
     from wts_lab.walk import Walk
@@ -43,6 +47,32 @@ def load_settings(path: Path | str, head: DraftHead | Path | str | None = None, 
         head = head_from_safetensors(head, shape.kind, vocab_size=shape.vocab_size, **pool)
     require_device(path, settings, device, head.shape)
     return prepare_walk(settings, head, device=device, **options)
+
+
+def settings_of_tuned(tuned: Tuned, gpu: Gpu, head: Head, *, steps: int, temperature: float = 0.0) -> Settings:
+    """Settings that deploy a tuned walk by somebody's own decision: its batch, rounding, sampling and placement. The reasons say that no
+    engine's path was compared.
+
+    :param gpu: the catalogue's description of the GPU that it was tuned on.
+    :param head: the shape, hidden size included.
+    :param temperature: that will be served, above 0 exactly where the walk was tuned with sampling.
+    :raises BadInput: a shape or temperature that is not the tuned one's; an exchange that settings do not stand for.
+    """
+    use = tuned.valid_for
+    there = {name: getattr(use, name) for name in ("head_kind", *SHAPE_FIELDS, "sampling")}
+    here = {"head_kind": head.kind, **{name: getattr(head, name) for name in SHAPE_FIELDS}, "sampling": temperature > 0}
+    if differences := differing(there, here):
+        told = "; ".join(f"{name} is {tuned_for!r} in the tuned file and {wanted!r} here" for name, (tuned_for, wanted) in differences.items())
+        raise BadInput(f"the walk was tuned for something else: {told}")
+    if tuned.exchange != DEFAULT_EXCHANGE:
+        raise BadInput(f"the walk was tuned with the exchange {tuned.exchange}; settings stand for {DEFAULT_EXCHANGE}: run `wts-lab tune` with it alone")
+    about = {"gpu_name": use.gpu_name, "gpu_sm_count": use.sm_count, "kernel_hash": use.kernel_hash}
+    verdict = {"resident": RESIDENT, "streaming": STREAMING}[use.mode]
+    reasons = (tuned.verdict, "deployed by hand from a tuned placement: no engine's path was compared")
+    return Settings(
+        verdict, use.mode, use.precision, tuned.placement, None, use.batch, steps, temperature, use.rounding, tuned.l2_state, reasons, MEASURED_HERE,
+        extra_memory_bytes(head, use.mode, use.precision), fingerprint(gpu, head, use.precision, tuned.placement, about),
+    )  # fmt: skip
 
 
 def require_fused(path: Path | str, settings: Settings) -> None:

@@ -17,6 +17,7 @@ from cost_model.settings import Settings, SettingsError, SettingsMismatch, finge
 from tests.twin_walk import TwinWalk  # noqa: E402
 from wts_lab import deploy  # noqa: E402
 from wts_lab.heads import GatedHead, MarkovHead  # noqa: E402
+from wts_lab.tuned import Tuned, TunedFor  # noqa: E402
 
 H200 = load_gpu("h200-sxm", calibrated=False)
 HEAD = MarkovHead.random(300, 64, padded_vocab_size=304, target_vocab_size=320, seed=1)
@@ -95,3 +96,21 @@ def test_a_verdict_to_keep_the_engines_path_gives_no_walk(tmp_path, machine):
         wts_lab.load_settings(write_settings(kept, tmp_path / "s.json"), HEAD)
     with pytest.raises(SettingsError, match="cannot be read"):
         wts_lab.load_settings(tmp_path / "nowhere.json", HEAD)
+
+
+TUNED = Tuned(TunedFor.of("NVIDIA H200", 132, "c0ffee", HEAD.shape, mode="resident", precision="int8x2", rounding="twice", batch=4, sampling=True),
+              PLACEMENT, "near-lines", "the planner's choice stays", 3.0, 3.0, "warm", "a-record")  # fmt: skip
+
+
+def test_a_tuned_walk_can_be_deployed_by_hand(tmp_path, machine):
+    settings = deploy.settings_of_tuned(TUNED, H200, HEAD.shape, steps=7, temperature=0.8)
+    walk = wts_lab.load_settings(write_settings(settings, tmp_path / "s.json"), HEAD)
+    assert (walk.steps, walk.max_batch, walk.mode, walk.rounding, walk.sampling, walk.placement) == (7, 4, "resident", "twice", True, PLACEMENT)
+    assert settings.verdict == "deploy resident" and settings.reasons[-1].endswith("no engine's path was compared") and settings.extra_memory_bytes > 0
+
+
+def test_a_tuned_walk_of_something_else_is_not(machine):
+    with pytest.raises(BadInput, match="vocab_size is 300 in the tuned file and 299 here; sampling is True in the tuned file and False here"):
+        deploy.settings_of_tuned(TUNED, H200, replace(HEAD.shape, vocab_size=299), steps=7)
+    with pytest.raises(BadInput, match="exchange dense-lines; settings stand for near-lines"):
+        deploy.settings_of_tuned(replace(TUNED, exchange="dense-lines"), H200, HEAD.shape, steps=7, temperature=1.0)
