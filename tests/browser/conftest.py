@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +25,20 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a JupyterLab whose root holds a copy of the notebooks; its application object is exposed to the page."""
-    root = tmp_path_factory.mktemp("lab")
-    notebooks = root / "notebooks"
+def lab_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that JupyterLab shows: a copy of the notebooks."""
+    notebooks = tmp_path_factory.mktemp("lab") / "notebooks"
     shutil.copytree(REPOSITORY / "notebooks", notebooks)
+    return notebooks
+
+
+@pytest.fixture(scope="session")
+def lab(lab_root: Path) -> Iterator[Callable[[str], str]]:
+    """Notebook to its address in a JupyterLab on `lab_root`, whose application object is exposed to the page.
+
+    Each notebook opens in a workspace of its own, so that no tab of another one is there.
+    """
+    notebooks, root = lab_root, lab_root.parent
     if not recorded_gpus():
         _use_synthetic(notebooks, root / "records")
     token, port = secrets.token_hex(8), _free_port()
@@ -60,7 +69,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_until_up(f"{address}/api?token={token}", process, root / "lab.log")
-        yield f"{address}/lab/tree/{{}}?token={token}"
+        yield lambda notebook: f"{address}/lab/workspaces/{Path(notebook).stem}/tree/{notebook}?token={token}"
     finally:
         process.terminate()
         try:

@@ -42,9 +42,9 @@ def button(caption: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def page(lab: str, browser):
+def page(lab, browser):
     """The quickstart notebook, opened and run from top to bottom in the browser."""
-    browser.open(lab.format(NOTEBOOK))
+    browser.open(lab(NOTEBOOK))
     browser.wait_for(
         "window.jupyterapp !== undefined && document.querySelector('.jp-Notebook') !== null", "opening the notebook", 120
     )
@@ -87,3 +87,11 @@ def test_the_run_button_streams_points_and_fits_them(page, tmp_path: Path) -> No
     page.wait_for("document.body.textContent.includes('replayed:')", "the label that says what was replayed")
     assert page.run(f"{button('Run')}.disabled") is False
     page.screenshot(tmp_path / "panel.png")
+
+
+def test_cancel_ends_a_replay_and_the_button_works_again(page) -> None:
+    page.click(button("Run"))
+    page.wait_for(f"{points_of('resident int8x2, measured')} > 0", "the first point")
+    page.click(button("Cancel"))
+    page.wait_for("document.body.textContent.includes('Cancelled:')", "the end of the run")
+    assert page.run(f"{button('Run')}.disabled") is False and page.run(points_of("resident int8x2, fit")) == 0
