@@ -91,7 +91,7 @@ def test_the_run_button_streams_points_and_fits_them(page, tmp_path: Path) -> No
 
 def test_cancel_ends_a_replay_and_the_button_works_again(page) -> None:
     page.click(button("Run"))
-    page.wait_for(f"{points_of('resident int8x2, measured')} > 0", "the first point")
+    page.wait_for(f"!{button('Cancel')}.disabled && {points_of('resident int8x2, fit')} === 0", "the first point of the new run")
     page.click(button("Cancel"))
     page.wait_for("document.body.textContent.includes('Cancelled:')", "the end of the run")
     assert page.run(f"{button('Run')}.disabled") is False and page.run(points_of("resident int8x2, fit")) == 0
