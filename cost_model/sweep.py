@@ -212,10 +212,13 @@ class _Block:
 
         mode = self.grid.ways[self.way][0]
         require_walk(self.grid.heads[self.heads[0]], self.workload)
-        ready = self.heads if mode == "stepwise" else tuple(i for i in self.heads if self._fits(i, refused))
         at_once = max(1, BLOCK_CELLS // (len(self.batches) * len(self.grid.steps)))
-        for start in range(0, len(ready), at_once):
-            some = ready[start:start + at_once]
+        alike: dict[object, list[int]] = {}
+        for i in self.heads:
+            kernel = None if mode == "stepwise" else self._kernel(i, refused)
+            if mode == "stepwise" or kernel is not None:
+                alike.setdefault(kernel and kernel.products, []).append(i)
+        for some in (ready[start:start + at_once] for ready in alike.values() for start in range(0, len(ready), at_once)):
             chosen = [self.grid.heads[i] for i in some]
             found = _stepwise(self, chosen) if mode == "stepwise" else _fused(self, chosen)
             shape = (len(some), len(self.batches), len(self.grid.steps))
@@ -223,14 +226,13 @@ class _Block:
                 place = values[name][self.gpu, :, self.way, :, :, *self.others]
                 place[numpy.ix_(some, self.batches, range(len(self.grid.steps)))] = numpy.broadcast_to(value, shape)
 
-    def _fits(self, head: int, refused: list[Refusal]) -> bool:
-        """Plan a head; where nothing fits, say so."""
+    def _kernel(self, head: int, refused: list[Refusal]) -> Kernel | None:
+        """The kernel that a head is planned with; where nothing fits, say so. Who multiplies may differ between heads."""
         try:
-            _PLANNER.sizes(self.grid.gpus[self.gpu], self.grid.heads[head], self.workload, self.grid.ways[self.way][0])
+            return _PLANNER.sizes(self.grid.gpus[self.gpu], self.grid.heads[head], self.workload, self.grid.ways[self.way][0])[1]
         except BadInput as error:
             refused.append(Refusal(replace(self, heads=(head,)).where(), str(error)))
-            return False
-        return True
+            return None
 
 
 def _blocks(grid: Grid) -> Iterator[_Block]:

@@ -65,6 +65,14 @@ def test_a_sweep_is_read_by_its_labels():
     assert "call_us" not in made.at(steps=7).frame()
 
 
+def test_heads_whose_kernels_multiply_in_different_ways_share_no_block():
+    """At rank 512 the sums of sampled rows leave a Hopper's warpgroups no room, at rank 32 they do."""
+    grid = Grid((study_h200(),), heads_of(("markov",), (1,), (32, 512)), (("streaming", "int8x2"),), (17,), temperatures=(0.7,))
+    made = sweep(grid).values["step_us"].reshape(-1)
+    for head, step_us in zip(grid.heads, made):
+        assert step_us == pytest.approx(predict(study_h200(), head, Workload(17, temperature=0.7), "streaming").step_us, rel=1e-9)
+
+
 def test_what_is_refused_is_nan_with_its_reason():
     wide = Head.markov(151_936, 512)
     grid = Grid((load_gpu("rtx-4090"), load_gpu("h20")), (QWEN, wide, HEADS["pool"]), (("resident", "bf16"), ("stepwise", "int8x2")), temperatures=(0.0, 1.0))
