@@ -11,17 +11,19 @@ from cost_model.head import list_heads  # noqa: E402
 from tests.command_line import SHAPE, refused, run, run_process  # noqa: E402
 from wts_lab import cli  # noqa: E402
 
-COMMANDS = ("study", "predict", "plan", "measure", "tune", "calibrate", "fit", "decide", "accuracy", "doctor", "app")
+COMMANDS = ("study", "predict", "plan", "measure", "tune", "calibrate", "fit", "decide", "accuracy", "doctor", "app", "round")
+SERVES = ("app",)
+"""Commands that end with no result to print: they serve until they are stopped."""
 
 
 # --- every command --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_that_says_what_it_is_for_and_takes_json(command):
+def test_every_command_has_help_that_says_what_it_is_for_and_takes_json_where_it_answers(command):
     result = run(command, "--help")
     assert result.exit_code == 0
-    assert "--json" in result.stdout
+    assert ("--json" in result.stdout) is (command not in SERVES)
     assert len(result.stdout.splitlines()[2].split()) > 4
 
 
