@@ -61,6 +61,10 @@ class Recording:
         """The rows of these walk lengths only."""
         return replace(self, frame=self.frame[self.frame["steps"].isin(list(steps))])
 
+    def about(self, batch: int, temperature: float) -> Recording:
+        """The walks of this many batch rows at this temperature only."""
+        return replace(self, frame=select_walks(self, batch=batch, temperature=temperature))
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows as plain values."""

@@ -19,7 +19,7 @@ from cost_model.errors import BadInput
 from cost_model.gpu import Figure, Gpu, load_gpu, recognise_gpu
 from cost_model.head import Head
 from cost_model.settings import PREDICTED, REPLAYED
-from cost_model.workload import L2_STATES, require_whole, require_word
+from cost_model.workload import L2_STATES, Workload, require_whole, require_word
 from wts_lab.comparison import Comparison
 from wts_lab.recordings import NothingRecorded, Recording, read_recording, recording_of
 from wts_lab.study_answer import answer, recorded_heads
@@ -277,8 +277,9 @@ def _measure(
 
 
 def _replay(request: StudyRequest, recording: Recording, gpu: Gpu) -> StudyResult:
-    """Answer from a recording, for the heads asked for or all recorded ones."""
-    heads = request.heads or recorded_heads(recording, DEFAULT_HEAD)
+    """Answer from a recording, for the heads asked for or all recorded ones. Its walks of one greedy row are what a study is about."""
+    recording = recording.about(batch=Workload.batch, temperature=Workload.temperature)
+    heads = request.heads or recorded_heads(recording, DEFAULT_HEAD) or (DEFAULT_HEAD,)
     replayed, recording, notes = _recorded_lengths(request, heads, recording)
     used = [f"{name} {getattr(request, name)}" for name in ("processes", "repeats") if getattr(request, name) != getattr(StudyRequest, name)]
     if used:

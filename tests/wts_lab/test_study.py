@@ -147,6 +147,33 @@ def test_rows_of_another_kind_of_head_are_not_its_measurements(tmp_path: Path) -
     assert studied.fits == () and any("was not recorded" in note for note in studied.notes)
 
 
+OTHER_LOADS = ({"batch": 4}, {"temperature": 1.0, "logits_kept": True})
+
+
+@pytest.mark.parametrize("load", OTHER_LOADS)
+def test_walks_of_other_batches_and_temperatures_are_not_those_of_one_greedy_row(load: dict, records: Path, tmp_path: Path) -> None:
+    """Faster ones of theirs in the same folder leave the answer as it is."""
+    folder = write_synthetic(tmp_path)
+    write_walk(folder / GPU_ID / "2026-02-01-loads.parquet", [
+        {**row, **load, "samples_us": [us * 0.5 for us in row["samples_us"]]} for row in synthetic_rows()
+    ])
+    alone = run_study(StudyRequest(records=records, live=False, heads=(HEAD,)))
+    beside = run_study(StudyRequest(records=folder, live=False, heads=(HEAD,)))
+    assert [(each.name, each.call_us, each.measured) for each in beside.decision.options] == [
+        (each.name, each.call_us, each.measured) for each in alone.decision.options
+    ]
+    assert [len(each.points) for each in beside.comparisons] == [len(each.points) for each in alone.comparisons]
+    assert len(beside.fits) == len(alone.fits)
+
+
+@pytest.mark.parametrize("load", OTHER_LOADS)
+def test_where_only_other_batches_and_temperatures_were_recorded_the_usual_head_is_predicted(load: dict, tmp_path: Path) -> None:
+    write_walk(tmp_path / GPU_ID / "2026-02-01-loads.parquet", [{**row, **load} for row in synthetic_rows()])
+    studied = run_study(StudyRequest(records=tmp_path, live=False))
+    assert studied.heads == (study.DEFAULT_HEAD,) and studied.fits == ()
+    assert any("was not recorded" in note for note in studied.notes)
+
+
 def test_where_nothing_can_be_said_the_study_is_refused_with_the_reason(records: Path) -> None:
     with pytest.raises(BadInput, match="nothing can be said about markov-151936-r256 on h20: ") as caught:
         run_study(StudyRequest(gpu="h20", records=records))
