@@ -48,7 +48,8 @@ lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
 	@$(PY) -m jupyterlab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 records: $(VENV)/.ready-run-$(GPU) ## repeat the recorded probes, walks, placements, exchanges and phases on this GPU, into runs/ (10 min)
-	@$(PY) -m benchmarks.run probes walks placements exchanges phases --missing --out "$(RECORDS)"
+	@$(PY) -m benchmarks.run probes walks headline batches parts phases placements exchanges --missing --out "$(RECORDS)"
+	@$(PY) -m benchmarks.run engine --only v151936 --missing --out "$(RECORDS)" --sglang-root .venv/sglang
 
 sglang: $(VENV)/.ready-sglang ## unpack SGLang's wheel (40 MB) into .venv/sglang, without its dependencies, for the tests that compare with it
 

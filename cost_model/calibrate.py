@@ -18,9 +18,9 @@ from cost_model.head import Head
 from cost_model.measurement import NO_PROBE, require_gpu
 from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, RESIDUALS
 from cost_model.placement import Placement
-from cost_model.predict import predict
+from cost_model.predict import predict, unchecked_parts
 from cost_model.units import bytes_per_s_from_transfer, operations_per_s_from_time
-from cost_model.workload import OURS, Workload, is_experiment
+from cost_model.workload import DEFAULT_EXCHANGE, OURS, Workload
 
 if TYPE_CHECKING:
     import pandas
@@ -84,6 +84,7 @@ def calibrate(gpu: Gpu, frame: pandas.DataFrame, variants: Mapping[str, str] | N
     figures = {parameter: _time_figure(_rows(probes, probe, wanted[probe])) for probe, parameter in TIME_PARAMETERS.items()}
     for probe, (parameter, unit, column) in RATE_PARAMETERS.items():
         figures[parameter] = _rate_figure(_rows(probes, probe, wanted[probe]), unit, column)
+    figures |= _exchange_figures(probes, wanted["exchange"], figures["exchange_us"].value)
     curve = _curve(_rows(probes, "read_bandwidth", wanted["read_bandwidth"]))
     largest, figure = curve.footprints_bytes[-1], curve.figures[-1]
     if gpu.has("l2_bytes") and largest < BEYOND_L2 * gpu.value("l2_bytes"):
@@ -145,6 +146,33 @@ def _rate_figure(rows: pandas.DataFrame, unit: str, column: str) -> Figure:
     return Figure(rate, unit, "measured", _source(rows), rate * error_us / time_us)
 
 
+def _exchange_figures(probes: pandas.DataFrame, one_word: str, one_word_us: float) -> dict[str, Figure]:
+    """What further words of a block, and 64-bit words, cost of one narrow word; nothing where the records do not tell.
+
+    growth: the slope through (0, 0) of time / one_word - 1 over words - 1, least squares of relative errors; its standard error is the
+    scatter of single slopes.
+    """
+    import numpy as np
+
+    found, exchanges = {}, probes[probes["probe"] == "exchange"]
+    stem, number = one_word[:-1], one_word[-1:]
+    names = [name for name in sorted(set(map(str, exchanges["variant"]))) if number == "1" and name.removeprefix(stem).isdigit() and name != one_word]
+    if names:
+        words = np.array([int(name.removeprefix(stem)) for name in names])
+        times = np.array([median_and_error(_rows(probes, "exchange", name))[0] for name in names]) / one_word_us
+        slopes = (times - 1) / (words - 1)
+        weights = ((words - 1) / times) ** 2
+        source = _source(exchanges[exchanges["variant"].isin([*names, one_word])])
+        growth, scatter = float(np.sum(weights * slopes) / np.sum(weights)), float(np.std(slopes, ddof=1)) if len(names) > 1 else 0.0
+        found["exchange_growth"] = Figure(growth, "ratio", "measured", source.replace(f" {names[0]},", f" {one_word} to {names[-1]},"), scatter)
+    wide = f"{one_word}-wide"
+    if wide in set(exchanges["variant"]):
+        rows = _rows(probes, "exchange", wide)
+        time_us, error_us = median_and_error(rows)
+        found["exchange_wide_ratio"] = Figure(time_us / one_word_us, "ratio", "measured", _source(rows), error_us / one_word_us)
+    return found
+
+
 def _curve(rows: pandas.DataFrame) -> BandwidthCurve:
     """Read bandwidth over footprint; a unit is one pass, so its bytes are the footprint."""
     points = sorted((float(size), _rate_figure(group, "B/s", "work_bytes")) for size, group in rows.groupby("work_bytes"))
@@ -181,7 +209,7 @@ def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: s
     Raises:
         CalibrationError: no usable series.
     """
-    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation == OURS and not is_experiment(key.exchange)]
+    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation == OURS and key.exchange in (None, DEFAULT_EXCHANGE) and _is_checked(key)]
     if not series:
         raise CalibrationError(f"no usable walk series of {OURS}; measure some, or calibrate from probes alone")
     streams = any((key.streamed_tiles or 0) > 0 or key.mode == "streaming" for key, _ in series)
@@ -217,15 +245,18 @@ def _fit_part(gpu: Gpu, series: list[tuple[SeriesKey, StepFit]], part: str, name
     return gpu.with_figures({**figures, error_name: Figure(max(error, LEAST_MODEL_ERROR), "ratio", "measured", source)})
 
 
+def _is_checked(key: SeriesKey) -> bool:
+    """Whether the model counts the series among what records have checked: others are predicted, and do not move what these have fixed."""
+    head, workload = _asked(key)
+    return not unchecked_parts(key.mode, head, workload)
+
+
 def predict_series(gpu: Gpu, key: SeriesKey, steps: int = 16):
     """Return the prediction of a recorded series: its head, workload, mode, implementation, placement and grid.
 
     A placement that ran is not refused, whatever the planner thinks of it.
     """
-    target = key.target_vocab_size or key.vocab_size
-    head = Head(f"markov-{key.vocab_size}-r{key.rank}", key.head_kind or "markov", key.vocab_size, target, key.padded_vocab_size or key.vocab_size, key.rank,
-                key.hidden_size, key.gru_size, key.candidate_pool)
-    workload = Workload(key.batch or 1, steps, key.temperature or 0.0, key.precision or "int8x2", key.rounding or "once", key.l2_state or "warm")
+    head, workload = _asked(key, steps)
     if key.mode == "stepwise":
         variant = key.variant if not (key.implementation or "").startswith("torch") else None
         return predict(gpu, head, workload, "stepwise", key.implementation, variant=variant)
@@ -234,3 +265,13 @@ def predict_series(gpu: Gpu, key: SeriesKey, steps: int = 16):
         counts = (key.register_tiles, key.shared_tiles, key.streamed_tiles, key.staging_tiles, key.tensor_tiles)
         placement = Placement(key.warps, *(count or 0 for count in counts))
     return predict(gpu, head, workload, key.mode, placement=placement, grid_blocks=key.grid_blocks, ran=placement is not None)
+
+
+def _asked(key: SeriesKey, steps: int = 16) -> tuple[Head, Workload]:
+    """Head and workload of a series."""
+    target = key.target_vocab_size or key.vocab_size
+    head = Head(f"markov-{key.vocab_size}-r{key.rank}", key.head_kind or "markov", key.vocab_size, target, key.padded_vocab_size or key.vocab_size, key.rank,
+                key.hidden_size, key.gru_size, key.candidate_pool)
+    workload = Workload(key.batch or 1, steps, key.temperature or 0.0, key.precision or "int8x2", key.rounding or "once", key.l2_state or "warm",
+                        bool(key.logits_kept))
+    return head, workload

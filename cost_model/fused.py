@@ -192,8 +192,8 @@ def _tile_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
     """Resident tiles, streamed tiles, and what follows them.
 
     Of each group the slowest resource is exposed. The stream runs beside the streamed tiles, or, where none streams, brings base logits
-    beside the resident ones. Sums of resident tiles are selected from after their products, but warpgroups with registers for two slots
-    (up to 16 rows, greedy) multiply one slot while they select from the one before.
+    beside the resident ones. Sums of resident tiles are selected from after their products: by clocks, warpgroups gain nothing where they
+    multiply one slot while they select from the one before.
     """
     kernel, sizes = case.words.kernel, case.sizes
     rate, shared_rate = values[_rate_parameter(case.words)], values["shared_read_bytes_per_s_per_sm"]
@@ -210,18 +210,11 @@ def _tile_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
     streamed_reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
     streamed = {**tiles(sizes.streamed_tiles, sizes.streamed_tiles, streamed_reads), "epilogue": _epilogue_us(values, case, sizes.streamed_tiles),
                 "stream": choose(streams, stream_us, 0.0)}
-    epilogue = {"epilogue": _epilogue_us(values, case, resident_tiles)}
-    if kernel.grouped and kernel.quads <= TWO_SLOTS_QUADS and not kernel.sampling:
-        return [{**resident, **epilogue}, streamed]
-    return [resident, streamed, epilogue]
+    return [resident, streamed, {"epilogue": _epilogue_us(values, case, resident_tiles)}]
 
 
 QUADS_TOGETHER = 4
 """Quads that a warp multiplies with one reading of a streamed tile."""
-
-TWO_SLOTS_QUADS = 4
-"""Quads up to which a warpgroup has registers for the sums of two slots."""
-
 
 def _epilogue_us(values: Mapping[str, float], case: FusedCase, tiles: Number) -> Number:
     """Selection from so many of a block's tiles: their share of the accumulators, for every quad."""
@@ -265,7 +258,7 @@ def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number
     idle = idle_warps(kernel, sizes.warps)
     if kernel.sampling and kernel.rows <= AHEAD_ROWS:
         drawn = terms.noise_instructions(sizes.batch, sizes.tiles * terms.TILE_ROWS)
-        group["noise"] = terms.issue_us(drawn, idle, values["instruction_cycles"], case.clock_mhz)
+        group["noise"] = terms.issue_us(terms.NOISE_CHAIN * drawn, idle, values["instruction_cycles"], case.clock_mhz)
     if case.recurrent is not None and case.recurrent.state_size is not None:
         group["state_products"] = recurrence.state_products_us(values, case.recurrent, sizes, idle, case.clock_mhz)
     return group
@@ -298,7 +291,7 @@ def entry_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
     }
     if words.kernel.sampling and words.kernel.rows <= AHEAD_ROWS:
         drawn = terms.noise_instructions(sizes.batch, sizes.tiles * terms.TILE_ROWS)
-        found["first_noise"] = terms.issue_us(drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)
+        found["first_noise"] = terms.issue_us(terms.NOISE_CHAIN * drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)
     found = {name: sizes.launches * time_us for name, time_us in found.items()}
     found = {"launch": values["cooperative_launch_us"] + (sizes.launches - 1) * values["graph_node_us"], **found}
     if case.recurrent is not None:

@@ -281,7 +281,8 @@ CHECKED_KINDS = ("markov",)
 CHECKED_BATCHES = (1,)
 CHECKED_SAMPLING = (False,)
 CHECKED_KEPT = (False,)
-"""Fused walks that records of a calibrated GPU hold: `tests/cost_model/test_recorded.py` fails where the records hold others."""
+"""Fused walks that a calibration is fitted on, and held to by `tests/cost_model/test_recorded.py`. Records hold others too; they are predicted with
+wider intervals."""
 
 
 def unchecked_parts(mode: str, head: Head, workload: Workload) -> tuple[str, ...]:
@@ -302,7 +303,7 @@ def fused_errors(parameters: Parameters, unchecked: Iterable[str]) -> tuple[floa
 
 def _not_recorded(unchecked: tuple[str, ...]) -> tuple[str, ...]:
     """Say so in a note."""
-    return (f"no record has checked the model on this yet: {', '.join(unchecked)}",) if unchecked else ()
+    return (f"the model is not fitted to records of this, so its interval is wide: {', '.join(unchecked)}",) if unchecked else ()
 
 
 # --- putting it together ------------------------------------------------------------------------------------------------------

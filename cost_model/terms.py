@@ -170,7 +170,7 @@ def epilogue_cycles(greedy_cycles: Number, *, rounding: str, wide: Number, sampl
     rounding `twice` 4; 64-bit keys 20; dividing by the temperature and adding noise 16; drawing a pair of noise in place 215; storing a
     pair of logits 12. Counted in the source and in SASS of sm_90.
     """
-    more = 4 * (rounding == "twice") + 16 * sampled + NOISE_PAIR_INSTRUCTIONS * drawn + 12 * kept
+    more = 4 * (rounding == "twice") + 16 * sampled + NOISE_CHAIN * NOISE_PAIR_INSTRUCTIONS * drawn + 12 * kept
     return greedy_cycles + more + 20 * wide
 
 
@@ -179,6 +179,10 @@ NOISE_PAIR_INSTRUCTIONS = 215
 
 NOISE_QUAD_INSTRUCTIONS = 327
 """Philox4x32-10 and four Gumbel values."""
+
+NOISE_CHAIN = 2.3
+"""Each instruction of the noise waits for the one before, and no warp has others to issue meanwhile: times the issue cycles that elementwise
+code takes. Sampled less greedy steps of an H200, batches 2 to 16, give 2.0 to 2.9 (`2026-11-30-batches`)."""
 
 
 def noise_instructions(rows: Number, matrix_rows: Number) -> Number:

@@ -44,7 +44,7 @@ struct Selection {
   int copy_region = 0, copy_quad = 0, copy_step = 0;  // and copied next
   uint32_t noise_offset = 0;
   static constexpr bool keeps_at_once = C::wide && !C::sampling;  // fp32 values take the registers that logits would wait in
-  static constexpr bool terms_ahead = C::quads == 1 && C::groups <= 4 && !C::recurrent;  // a state's advance needs registers, too
+  static constexpr bool terms_ahead = C::quads == 1 && C::groups <= 3 && !C::recurrent;  // more sums, or the advance of a state, need the registers
   float2 kept_scales[terms_ahead ? groups : 1];
   uint32_t next_base[terms_ahead ? groups : 1];
 

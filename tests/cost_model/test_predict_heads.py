@@ -97,14 +97,11 @@ def test_a_warpgroup_reads_the_matrix_once_for_all_rows():
     assert sixteen["overhead"] == quad["overhead"] and sixteen["epilogue"] == pytest.approx(4 * quad["epilogue"])
 
 
-def test_a_warpgroup_selects_from_a_slot_while_it_multiplies_the_next():
-    values = resolve(STUDY).values
-
-    def exposed_of(batch):
-        return {name: shown for name, (shown, _, _) in split(step_groups(values, sized(batch, "warpgroup"))).items()}
-
-    assert min(exposed_of(16)["products"], exposed_of(16)["epilogue"]) == 0
-    assert exposed_of(32)["epilogue"] == parts_of(sized(32, "warpgroup"))["epilogue"], "sums of 32 rows leave no registers for a second slot"
+@pytest.mark.parametrize("batch", [16, 32])
+def test_a_warpgroup_does_not_hide_its_selection(batch):
+    """By the clocks of its phases, which `docs/cost-model.md` quotes."""
+    exposed = {name: shown for name, (shown, _, _) in split(step_groups(resolve(STUDY).values, sized(batch, "warpgroup"))).items()}
+    assert exposed["products"] > 0 and exposed["epilogue"] == parts_of(sized(batch, "warpgroup"))["epilogue"]
 
 
 def test_bf16_takes_quads_too():
@@ -112,9 +109,10 @@ def test_bf16_takes_quads_too():
     assert five == pytest.approx(2 * one)
 
 
-def test_noise_hides_behind_the_exchange_of_one_row_and_is_drawn_in_place_of_many():
+def test_noise_is_drawn_beside_the_exchange_of_few_rows_and_in_place_of_many():
     one = walk(temperature=1.0).terms["step"]
-    assert one["noise"].exposed_us == 0 < one["noise"].hidden_us < one["exchange"].exposed_us
+    assert 0 < one["noise"].exposed_us + one["noise"].hidden_us < 2 * (one["exchange"].exposed_us + one["exchange"].hidden_us)
+    assert min(one["noise"].exposed_us, one["exchange"].exposed_us) == 0, "idle warps draw it while words travel"
     four = walk(temperature=1.0, batch=4).terms["step"]
     assert four["exchange"].exposed_us == 0 < four["noise"].exposed_us
     eight = walk(temperature=1.0, batch=8).terms["step"]
@@ -212,7 +210,7 @@ def test_what_no_record_has_checked_has_a_wide_interval_and_a_note(workload, kin
         return one.step_us_high / one.step_us - 1
 
     prediction, checked = walk(kind, **workload), walk()
-    assert f"no record has checked the model on this yet: {words}" in prediction.notes
+    assert f"the model is not fitted to records of this, so its interval is wide: {words}" in prediction.notes
     assert half(prediction) > 0.29 > 0.2 > half(checked)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from cost_model import terms
 from cost_model.footprint import Kernel, accumulator_groups
+from cost_model.gpu import load_gpu
 from cost_model.measurement import read_walk
-from cost_model.parameters import published_reference
 from cost_model.paths import data_root
 from cost_model.placement import Placement
 
@@ -71,7 +71,7 @@ def test_an_epilogue_pays_for_what_its_kernel_does():
         return terms.epilogue_cycles(43, **{**dict(rounding="once", wide=0, sampled=False, drawn=False, kept=False), **more})
 
     assert cycles() == 43 and cycles(rounding="twice") == 47 and cycles(kept=True) == 55
-    assert cycles(wide=1, sampled=True) == 43 + 20 + 16 and cycles(wide=1, sampled=True, drawn=True) == 43 + 20 + 16 + 215
+    assert cycles(wide=1, sampled=True) == 43 + 20 + 16 and cycles(wide=1, sampled=True, drawn=True) == pytest.approx(43 + 20 + 16 + terms.NOISE_CHAIN * 215)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])
@@ -117,18 +117,18 @@ def test_instructions_of_recurrent_heads():
 
 @pytest.fixture(scope="module")
 def probed_exchange_us():
-    """Return the medians of the recorded exchange probe by words a block: 16 warps that poll one array again and again."""
+    """Return the medians of the recorded exchange probe by words a block: the walk's own exchange, on near lines."""
     frame = read_walk(data_root() / "measurements" / "h200-sxm" / "2026-11-30-probes.parquet")
-    rows = frame[(frame["probe"] == "exchange") & frame["variant"].str.fullmatch(r"warp16-r1-repoll(-rows\d+)?") & (frame["grid_blocks"] == 132)]
+    rows = frame[(frame["probe"] == "exchange") & frame["variant"].str.fullmatch(r"walk-r\d+") & (frame["grid_blocks"] == 132)]
     return {int(batch): statistics.median(statistics.median(samples) for samples in group["samples_us"]) for batch, group in rows.groupby("batch")}
 
 
 def test_exchange_grows_with_the_batch_as_the_records_say(probed_exchange_us):
     assert sorted(probed_exchange_us) == [1, 2, 4, 8, 16, 32]
-    growth = published_reference()[0]["exchange_growth"].value
+    growth = load_gpu("h200-sxm").value("exchange_growth")
     assert terms.exchange_us(0.8, 1, growth) == 0.8
     for batch, measured_us in probed_exchange_us.items():
-        assert terms.exchange_us(probed_exchange_us[1], batch, growth) == pytest.approx(measured_us, rel=0.10), batch
+        assert terms.exchange_us(probed_exchange_us[1], batch, growth) == pytest.approx(measured_us, rel=0.15), batch
 
 
 def test_floor_of_an_exchange_is_two_trips_to_l2():

@@ -239,7 +239,7 @@ def test_waiting_for_a_busy_gpu_ends_with_the_right_tokens(small):
         (lambda base, anchor: (base[0], anchor), "base_logits has shape"),
         (lambda base, anchor: (base[:, :, ::2], anchor), "columns|last stride"),
         (lambda base, anchor: (base[:, :, :100], anchor), "holds 100 columns"),
-        (lambda base, anchor: (base.repeat(1, 2, 1), anchor), "holds 32 steps"),
+        (lambda base, anchor: (base.repeat(1, 2, 1), anchor), "holds 32 positions"),
         (lambda base, anchor: (base, anchor.int()), "anchor has dtype Int"),
         (lambda base, anchor: (base, anchor.repeat(2)), "anchor has shape"),
         (lambda base, anchor: (base.repeat(2, 1, 1), anchor.repeat(2)), "holds 2 batch rows"),
