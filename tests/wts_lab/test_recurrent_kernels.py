@@ -20,6 +20,8 @@ struct Config {
   static constexpr HeadKind head = Head;
   static constexpr bool int8x2 = Int8x2;
   static constexpr int latent_header = 2 * Rank, latent_stride = 2 * Rank + 16;
+  static constexpr bool grouped = false;  // latents lie as warps read them, so there is no operand of a warpgroup
+  static constexpr int operand_bytes = 0, latents_bytes = Rows * latent_stride;
   static constexpr int state_rows = StateRows, projector_rows = ProjectorRows;
 };
 
