@@ -27,7 +27,7 @@ Spec = dict[str, Any]
 
 INK, QUIET, GRID, LINE, PAPER = "#2b2f36", "#6b7280", "#e7e9ec", "#c9ced6", "#ffffff"
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
-MARGIN_PX = dict(l=92, r=215, t=92, b=64)
+MARGIN_PX = dict(l=92, r=270, t=92, b=64)
 MODEBAR_REMOVED = ("select2d", "lasso2d", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d")
 LABEL_HEIGHT_PX = 38
 SUBTITLE_CHARACTERS = 72
