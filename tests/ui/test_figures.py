@@ -212,3 +212,15 @@ def test_fit_of_synthetic_rows_is_the_line_they_were_made_from() -> None:
 
     fit = fit_steps(pandas.DataFrame(synthetic_rows(l2_states=("warm",), ways=[("wts", "resident", "resident", "int8x2")])))
     assert fit.step_us == pytest.approx(2.5, rel=0.02) and fit.entry_us == pytest.approx(12, rel=0.03)
+
+
+def test_a_page_that_connects_later_is_given_the_figure_as_it_is_now() -> None:
+    pytest.importorskip("anywidget")
+    from wts_lab.ui.live_figure import LiveFigure
+
+    holder = LiveFigure()
+    for y in ([1.0, 2.0], [3.0, 4.0]):
+        holder.show({"data": [{"type": "scatter", "x": [0, 1], "y": y}], "layout": {"height": 300}})
+    state = holder.figure.get_state()
+    (trace,) = state["_widget_data"]
+    assert list(trace["y"]) == [3.0, 4.0] and state["_widget_layout"]["height"] == 300

@@ -6,9 +6,10 @@ displays that are replaced on every change, with a line that says why and how to
 
 from __future__ import annotations
 
+import functools
 import html
 import json
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wts_lab.ui.figures import Spec, draw
 
@@ -45,14 +46,34 @@ def hold_figure() -> FigureHolder:
     return LiveFigure() if reason is None else StaticFigure(reason)
 
 
+@functools.cache
+def _figure_type() -> type[go.FigureWidget]:
+    """A FigureWidget whose whole state is the figure as it is now.
+
+    Plotly's own keeps the state of its first moment and sends changes to browsers that listen already.  A page that connects
+    later, as Voila's does and a reloaded one, asks for the whole state, and would be shown an empty figure.
+    """
+    import plotly.graph_objects as go
+
+    class WholeFigureWidget(go.FigureWidget):
+        def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+            state = super().get_state(key, drop_defaults)
+            if key is None and "_data" in vars(self):  # the widget opens before it holds a figure
+                figure = self.to_dict()
+                for name, value in (("_widget_data", figure["data"]), ("_widget_layout", figure["layout"])):
+                    state[name] = self.trait_metadata(name, "to_json")(value, self)
+            return state
+
+    return WholeFigureWidget
+
+
 class LiveFigure:
     """A FigureWidget that is sent only what changed since the last spec."""
 
     def __init__(self) -> None:
         import ipywidgets as widgets
-        import plotly.graph_objects as go
 
-        self.figure = go.FigureWidget()
+        self.figure = _figure_type()()
         self.widget = widgets.VBox([self.figure], layout=widgets.Layout(min_width="0", overflow="hidden"))
         self._shown: Spec = {"data": [], "layout": {}}
 
