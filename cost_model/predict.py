@@ -274,7 +274,7 @@ def _notes(gpu: Gpu, parameters: Parameters, used: Mapping[str, Parameter], fitt
     return tuple(notes)
 
 
-# --- what no record has checked ---------------------------------------------------------------------------------------------
+# --- what a calibration is not fitted to ---------------------------------------------------------------------------------------------
 
 CHECKED_WAYS = (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"))
 CHECKED_KINDS = ("markov",)
@@ -286,7 +286,7 @@ wider intervals."""
 
 
 def unchecked_parts(mode: str, head: Head, workload: Workload) -> tuple[str, ...]:
-    """Name what of a fused walk no record has checked the model against."""
+    """Name what of a fused walk the calibration is not fitted to."""
     parts = [f"{mode} {workload.precision}"] * ((mode, workload.precision) not in CHECKED_WAYS)
     parts += [f"{head.kind} heads"] * (head.kind not in CHECKED_KINDS)
     parts += [f"batch {workload.batch}"] * (workload.batch not in CHECKED_BATCHES)
@@ -295,7 +295,7 @@ def unchecked_parts(mode: str, head: Head, workload: Workload) -> tuple[str, ...
 
 
 def fused_errors(parameters: Parameters, unchecked: Iterable[str]) -> tuple[float, float]:
-    """Relative errors of the terms of (entry, step): the calibration's, and DEFAULT_MODEL_ERROR for each part that no record has checked,
+    """Relative errors of the terms of (entry, step): the calibration's, and DEFAULT_MODEL_ERROR for each part that it is not fitted to,
     in quadrature."""
     more = len(tuple(unchecked)) * DEFAULT_MODEL_ERROR**2
     return (parameters.entry_error**2 + more) ** 0.5, (parameters.model_error**2 + more) ** 0.5

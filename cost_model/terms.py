@@ -22,7 +22,7 @@ QUAD_ROWS = MMA_COLUMNS // 2
 """Batch rows of one `mma.sync`, a *quad*: each quad of a batch multiplies, and reads, every tile again."""
 
 GROUP_COLUMNS = 32
-"""Columns from which on `wgmma` reaches the dense rate: m64nNk32 takes 16 clocks on Hopper whatever N up to 32, and N / 2 beyond."""
+"""Columns that a `wgmma` is taken to cost at least: m64nNk32 takes 16 clocks of Hopper's tensor cores whatever N up to 32, and N / 2 beyond."""
 
 VECTORS_OF_PRECISION = {"int8x2": 2, "bf16": 1}
 """Vectors of one batch row that a product needs: int8x2 represents the latent by two int8 vectors."""
@@ -76,7 +76,7 @@ def product_operations(tiles: int, rank: int, precision: str, batch: int) -> flo
 
 
 def group_operations(tiles: int, rank: int, rows: int) -> float:
-    """Operations at the dense rate that `wgmma` is worth for `tiles` tiles and all `rows` of the kernel: 2 × 16 × rank × max(2 × rows, 32).
+    """Operations that `wgmma` is worth for `tiles` tiles and all `rows` of the kernel: 2 × 16 × rank × max(2 × rows, 32).
 
     A kernel of 8 or 16 rows costs the same; every tile is read once a step.
     """
@@ -218,8 +218,8 @@ SHARED_LATENCY_CYCLES = 30
 def exchange_us(one_word_us: Number, batch: Number, growth: Number) -> Number:
     """All blocks agree on `batch` winners: one_word × (1 + growth × (batch − 1)).
 
-    growth is what each further word costs of the first. An H200's probe of 2 to 32 words a block gives a twentieth, within 10 % over its
-    one word (a test reads the records).
+    growth is what each further word costs of the first. An H200's probes of 2 to 32 words a block give a tenth, within 15 % (a test reads the
+    record).
     """
     return one_word_us * (1.0 + growth * (batch - 1))
 
@@ -228,7 +228,7 @@ def overhead_us(one_pass_us: Number, passes: Number) -> Number:
     """What a pass over the tiles costs beyond its terms, once for each: quads of `mma.sync`, one of `wgmma`.
 
     It belongs to the pass, not to the step: projection and selection repeated inside the blocks of an H200, without any exchange, take
-    1.24 µs a step (`fixed_latent` of `2026-11-30-phases`), half a microsecond more than their terms.
+    1.12 µs a step (`fixed_latent` of `2026-11-30-parts`), 0.4 µs more than their terms.
     """
     return one_pass_us * passes
 
