@@ -82,3 +82,12 @@ def sglang_root(request: pytest.FixtureRequest) -> Path | None:
             raise
         pytest.skip(f"{missing} (--sglang-root, or `make sglang`)")
     return root
+
+
+@pytest.fixture(scope="module")
+def contract(sglang_root: Path | None):
+    """SGLang's own contract and draft modules by the names of `tests.sglang_contract.MODULES`, importable during a file."""
+    from tests.sglang_contract import contract_modules
+
+    with contract_modules(sglang_root) as modules:
+        yield modules

@@ -161,13 +161,9 @@ def test_mixed_and_single_process_records_are_refused():
 # --- SGLang's own code
 
 
-@pytest.fixture(scope="module")
-def sps(sglang_root):
-    pytest.importorskip("torch", reason="needs torch")
-    from tests.sglang_contract import contract_modules
-
-    with contract_modules(sglang_root) as modules:
-        yield modules.sps
+@pytest.fixture
+def sps(contract):
+    return contract.sps
 
 
 def test_sglang_loads_steps_a_second_as_measured(sps, tmp_path):

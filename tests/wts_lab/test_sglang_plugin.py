@@ -10,6 +10,7 @@ import math
 import re
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,9 +21,9 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.placement import Placement  # noqa: E402
-from cost_model.settings import Settings, SettingsMismatch, fingerprint, write_settings  # noqa: E402
-from tests.exact_heads import one_hot_head  # noqa: E402
-from tests.sglang_contract import SmallDraft, contract_modules, make_sampler, set_ranks, sglang_head  # noqa: E402
+from cost_model.settings import Settings, SettingsMismatch, fingerprint  # noqa: E402
+from tests import sglang_contract  # noqa: E402
+from tests.sglang_contract import RanksInTurn, make_sampler, set_ranks, set_server, settings_in_force, sglang_head  # noqa: E402
 from tests.twin_walk import TwinWalk  # noqa: E402
 from wts_lab import deploy  # noqa: E402
 from wts_lab.engines import sglang_plugin as plugin  # noqa: E402
@@ -41,49 +42,16 @@ def settings_for(shape, **changes) -> Settings:
     return replace(settings, **changes)
 
 
-@pytest.fixture(scope="module")
-def contract(sglang_root):
-    """SGLang's modules, importable during this file."""
-    with contract_modules(sglang_root) as modules:
-        yield modules
-
-
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """Deploy settings: write the file, name it, and let this machine be the one it was made for, with twins as its kernel."""
-
-    def serve(settings: Settings, fits: bool = True) -> Path:
-        path = write_settings(settings, tmp_path / "settings.json")
-        monkeypatch.setenv("WTS_LAB_SETTINGS", str(path))
-        forget()
-        if fits:
-            monkeypatch.setattr(deploy, "require_device", lambda *about: None)
-        monkeypatch.setattr("wts_lab.walk.Walk", TwinWalk)
-        return path
-
-    yield serve
-    forget()
+    """Deploy settings, and let this machine be the one that they were made for, with twins as its kernel."""
+    monkeypatch.setattr(deploy, "require_device", lambda *about: None)
+    monkeypatch.setattr("wts_lab.walk.Walk", TwinWalk)
+    with settings_in_force(monkeypatch, tmp_path) as serve:
+        yield serve
 
 
-def forget() -> None:
-    """What the plugin remembers of an earlier file."""
-    for made in (plugin.deployed_settings, plugin._draft_spec, plugin._target_spec):
-        made.cache_clear()
-
-
-def draft_of(contract, kind: str, *, anchored: bool = True, seed: int = 1):
-    """A small draft model; Markov corrections are exact in every arithmetic, so that all walks must agree."""
-    head = one_hot_head(VOCAB, RANK, seed=seed) if kind == "markov" else HEAD_CLASSES[kind].random(VOCAB, RANK, hidden_size=HIDDEN, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    ours = dict(hidden_size=HIDDEN, gamma=GAMMA, sample_from_anchor=anchored, padded=VOCAB + 20, generator=generator)
-    return head, SmallDraft(contract.models, sglang_head(contract.models, head), **ours)
-
-
-def block_of(anchored: bool, batch: int, seed: int):
-    """Hidden vectors of a backbone's call and its input ids."""
-    rows = batch * (GAMMA if anchored else GAMMA + 1)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, HIDDEN, generator=generator).to(torch.bfloat16), torch.randint(VOCAB, (rows,), generator=generator)
+draft_of = partial(sglang_contract.draft_of, vocab=VOCAB, rank=RANK, hidden=HIDDEN, gamma=GAMMA, padded=VOCAB + 20)
 
 
 # --- found and registered
@@ -179,7 +147,6 @@ def test_a_broken_file_is_a_refusal_and_no_crash(contract, serve, monkeypatch, t
     def why(architecture="Qwen3DSparkModel", isa="sm_90"):
         return contract.spec.find_spec(architectures=[architecture], isa=isa)
 
-    forget()
     monkeypatch.delenv("WTS_LAB_SETTINGS", raising=False)
     assert why()[0] is None and "WTS_LAB_SETTINGS is not set; give it the settings.json" in why()[1]
     monkeypatch.setenv("WTS_LAB_SETTINGS", str(tmp_path / "nowhere.json"))
@@ -294,7 +261,7 @@ def both_blocks(contract, kind, *, greedy, anchored, batch, rows, plugin_step=Tr
                 for each in (None, built.draft_sampler)]  # fmt: skip
     found = []
     for block in range(3):
-        hidden, ids = block_of(anchored, batch, seed=10 * seed + block)
+        hidden, ids = model.block(batch, seed=10 * seed + block)
         for sampler in samplers:
             sampler.params.step_temperatures[:] = torch.tensor([0.7, 0.0, 1.3, 1.0])[:rows]
             sampler(hidden, ids)
@@ -340,25 +307,21 @@ def test_batches_beyond_the_settings_stay_sglangs_own(contract, serve, monkeypat
 
 
 def test_all_ranks_take_the_tokens_of_rank_0(contract, serve, monkeypatch):
-    class Group:
-        """Rank 1 of two: what it broadcasts is overwritten with rank 0's tokens."""
-
-        world_size, rank_in_group, seen = 2, 1, []
-
-        def broadcast(self, tokens, src):
-            assert src == 0
-            self.seen.append(tokens.clone())
-            return tokens.fill_(7)
-
-    set_ranks(contract, monkeypatch, Group())
+    """Also where rank 1 alone got other tokens, as after a stall: here because its hidden vectors differ."""
+    ranks = RanksInTurn()
+    set_ranks(contract, monkeypatch, ranks)
     serve(settings_for(draft_of(contract, "markov")[0].shape))
     _, model = draft_of(contract, "markov")
-    sampler = make_sampler(contract, model, max_bs=2, greedy=True, key=1, offset=0, plugin=plugin.build_draft(model, None, None).draft_sampler)
-    hidden, ids = block_of(True, 2, seed=3)
-    sampler(hidden, ids)
-    assert len(Group.seen) == 1 and Group.seen[0].shape == (2, GAMMA) and sampler.out.tolist() == [7] * (2 * GAMMA)
-    expected, _ = model.compute_confidence(anchor_tokens=ids.view(2, GAMMA)[:, 0], draft_tokens=torch.full((2, GAMMA), 7), confidence_features=hidden)
-    assert torch.equal(sampler.confidence_out, expected), "the confidence belongs to the tokens that all ranks took"
+    samplers = [make_sampler(contract, model, max_bs=2, greedy=True, key=1, offset=0, plugin=plugin.build_draft(model, None, None).draft_sampler)
+                for _ in range(2)]  # fmt: skip
+    _, ids = model.block(2, seed=3)
+    for ranks.rank_in_group, sampler in enumerate(samplers):
+        hidden, _ = model.block(2, seed=3 + ranks.rank_in_group)
+        sampler(hidden, ids)
+    assert len(ranks.own) == 2 and ranks.own[0].shape == (2, GAMMA) and not torch.equal(*ranks.own)
+    assert torch.equal(samplers[0].out, ranks.own[0].flatten()) and torch.equal(samplers[1].out, samplers[0].out)
+    expected, _ = model.compute_confidence(anchor_tokens=ids.view(2, GAMMA)[:, 0], draft_tokens=ranks.own[0], confidence_features=hidden)
+    assert torch.equal(samplers[1].confidence_out, expected), "the confidence belongs to the tokens that all ranks took"
 
 
 @pytest.mark.parametrize(
@@ -388,11 +351,7 @@ def test_sglang_installs_it_without_touching_the_models_forward(is_draft, contra
     binding = contract.binding
     set_ranks(contract, monkeypatch)
     serve(settings_for(draft_of(contract, "markov")[0].shape))
-    graph = SimpleNamespace(cuda_graph_config=SimpleNamespace(decode=SimpleNamespace(backend="full")))
-    for name, value in {"megakernel_enabled": True, "device_isa": "sm_90", "get_exec": SimpleNamespace(graph=graph),
-                        "get_spec": SimpleNamespace(speculative_algorithm="DSPARK", speculative_num_draft_tokens=GAMMA + 1),
-                        "get_device": SimpleNamespace(watchdog_timeout=300)}.items():  # fmt: skip
-        monkeypatch.setattr(binding, name, lambda value=value: value)
+    set_server(contract, monkeypatch, draft_tokens=GAMMA + 1, device_isa="sm_90")
     multiprocessors = SimpleNamespace(multi_processor_count=132)
     for name, value in {"current_device": 0, "mem_get_info": (2**30, 2**31), "get_device_properties": multiprocessors}.items():
         monkeypatch.setattr(torch.cuda, name, lambda *about, value=value: value)
