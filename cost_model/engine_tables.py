@@ -11,7 +11,6 @@ fingerprint stands in the file under `FINGERPRINT_KEY`, which these readers pass
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy
 
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole
-from cost_model.forms import FormMismatch, checked_fields, differing
+from cost_model.forms import FormMismatch, checked_fields, differing, is_number, read_object
 from cost_model.settings import Fingerprint
 from cost_model.units import ms_from_us, s_from_us
 from cost_model.workload import require_whole
@@ -72,7 +71,7 @@ class StepTime:
     def __post_init__(self) -> None:
         require_whole("requests", self.requests, 1, None)
         require_whole("tokens", self.tokens, self.requests, None)
-        if not (_is_number(self.step_us) and self.step_us > 0 and _is_number(self.repeatability_us) and self.repeatability_us >= 0):
+        if not (is_number(self.step_us) and self.step_us > 0 and is_number(self.repeatability_us) and self.repeatability_us >= 0):
             raise StepTableRefused(f"a step of {self.step_us!r} us that repeats within {self.repeatability_us!r} us; "
                                    "times must be finite and above 0, a repeatability finite and at least 0")  # fmt: skip
 
@@ -203,12 +202,12 @@ def load_table(path: Path | str, fingerprint: Fingerprint) -> dict[str, Any]:
         StepTableMismatch: it was made for something else; every differing field is listed.
     """
     try:
-        plain = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(plain, dict) or FINGERPRINT_KEY not in plain:
+        plain = read_object(Path(path))
+        if FINGERPRINT_KEY not in plain:
             raise BadInput(f"it has no {FINGERPRINT_KEY}, so nothing says where it was made")
         there = Fingerprint(**checked_fields("the fingerprint", Fingerprint, plain.pop(FINGERPRINT_KEY)))
         table = _checked(plain)
-    except (OSError, ValueError, RecursionError) as error:
+    except BadInput as error:
         raise StepTableRefused(f"{path}: is no cost table of this tool ({error})") from error
     if differences := differing(asdict(there), asdict(fingerprint)):
         raise StepTableMismatch(path, differences)
@@ -225,7 +224,7 @@ def _checked(table: dict[str, Any]) -> dict[str, Any]:
         _check_axis(probes, table[probes], values, table[values], zero_is_fine=values in ("theta_seconds", "alpha_seconds", "batch_overhead_ms"))
     (scalar,) = SCALARS[kind]
     low = table["sample_batch_tokens"][-1] if kind == "sps" else 0
-    if not _is_number(table[scalar]) or table[scalar] < low or (kind == "additive" and table[scalar] == 0):
+    if not is_number(table[scalar]) or table[scalar] < low or (kind == "additive" and table[scalar] == 0):
         raise StepTableRefused(f"{scalar} is {table[scalar]!r}; it must be finite and {'above 0' if kind == 'additive' else f'at least {low}'}")
     return table
 
@@ -235,13 +234,9 @@ def _check_axis(probes_name: str, probes: Any, values_name: str, values: Any, ze
     whole = isinstance(probes, list) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 1 for one in probes)
     if not whole or not probes or probes != sorted(set(probes)):
         raise StepTableRefused(f"{probes_name} is {probes!r}; it must be whole numbers of at least 1, each above the one before")
-    fine = isinstance(values, list) and len(values) == len(probes) and all(_is_number(one) and (one > 0 or zero_is_fine and one == 0) for one in values)
+    fine = isinstance(values, list) and len(values) == len(probes) and all(is_number(one) and (one > 0 or zero_is_fine and one == 0) for one in values)
     if not fine or values != sorted(values, reverse=values_name == "sample_steps_per_sec"):
         order = "falling" if values_name == "sample_steps_per_sec" else "rising"
         raise StepTableRefused(f"{values_name} is {values!r}; it must be {len(probes)} finite numbers {'of at least' if zero_is_fine else 'above'} 0, {order}")
     if probes_name not in ("bs_probes", "batch_sizes") and (len(probes) < 2 or values[0] == values[-1]):
         raise StepTableRefused(f"{values_name} is {values!r}: flat, or of one probe; a table needs two that differ")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,11 +1,12 @@
-"""Small JSON files of this project's own forms (settings, tuned placements): read, checked field by field, refused elsewhere.
+"""Small JSON files that this project writes (settings, tuned placements, step tables): read, checked field by field, refused elsewhere.
 
-Every such file starts with ``form`` and ``schema_version``; the rest are the fields of a frozen dataclass, which checks their values.
+A file of a form of our own starts with ``form`` and ``schema_version``; the rest are the fields of a frozen dataclass, which checks their values.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -46,15 +47,23 @@ def read_form(path: Path, form: str, version: int) -> dict[str, Any]:
     Raises:
         FormError: the file is missing, truncated, foreign, or of another version; names what it is and what was wanted.
     """
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise FormError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(plain, dict) or plain.pop("form", None) != form:
+    plain = read_object(path)
+    if plain.pop("form", None) != form:
         raise FormError(f"{path}: is no file of this tool with the form {form!r}")
     found = plain.pop("schema_version", None)
     if found != version or isinstance(found, bool):
         raise FormError(f"{path}: schema_version is {found!r}; this code reads version {version}")
+    return plain
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds; FormError where it is missing, truncated or holds something else."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(plain, dict):
+        raise FormError(f"{path}: cannot be read (it holds no JSON object)")
     return plain
 
 
@@ -69,6 +78,24 @@ def checked_fields(what: str, kind: type, values: object) -> dict[str, Any]:
     if told:
         raise BadInput(f"{what} {' and '.join(told)}")
     return dict(values)
+
+
+def require_texts(values: Mapping[str, object], *, or_null: bool = False) -> None:
+    """Raise BadInput unless all values are texts, or null where that is fine: a fact that is not known."""
+    for name, given in values.items():
+        if not isinstance(given, str) and not (or_null and given is None):
+            raise BadInput(f"{name} is {given!r}; it must be a text{', or null where it is not known' if or_null else ''}")
+
+
+def require_number(name: str, given: object, low: float, *, above: bool = False) -> None:
+    """Raise BadInput unless `given` is a finite number of at least `low`, or above it."""
+    if not is_number(given) or given < low or (above and given == low):
+        raise BadInput(f"{name} is {given!r}; it must be a finite number {'above' if above else 'of at least'} {low:g}")
+
+
+def is_number(given: object) -> bool:
+    """Whether a value is a finite number, and no boolean."""
+    return isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given)
 
 
 def differing(there: Mapping[str, object], here: Mapping[str, object]) -> dict[str, tuple[object, object]]:

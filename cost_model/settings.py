@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cost_model.errors import BadInput
-from cost_model.forms import FormError, FormMismatch, checked_fields, differing, read_form, write_form
+from cost_model.forms import FormError, FormMismatch, checked_fields, differing, read_form, require_texts, write_form
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.placement import Placement
@@ -70,14 +70,10 @@ class Fingerprint:
     kernel_hash: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.gpu_id, str):
-            raise BadInput(f"gpu_id is {self.gpu_id!r}; it must be a text")
+        require_texts({"gpu_id": self.gpu_id})
+        require_texts({name: getattr(self, name) for name in ENVIRONMENT_FIELDS}, or_null=True)
         require_whole("sm_count", self.sm_count, 1, None)
         _ = self.head
-        for name in ENVIRONMENT_FIELDS:
-            if not isinstance(getattr(self, name), (str, type(None))):
-                raise BadInput(f"{name} is {getattr(self, name)!r}; it must be a text, or null where it is not known")
-
 
     @property
     def head(self) -> Head:
@@ -128,8 +124,10 @@ class Settings:
         require_word("source", self.source, SOURCES)
         Workload(self.batch, self.steps, self.temperature, "bf16" if self.precision is None else self.precision, self.rounding, self.l2_state)
         require_whole("extra_memory_bytes", self.extra_memory_bytes, 0, None)
-        if not all(isinstance(reason, str) for reason in self.reasons) or not isinstance(self.engine_path, (str, type(None))):
-            raise BadInput(f"reasons are {self.reasons!r} and engine_path {self.engine_path!r}; they must be texts")
+        require_texts({f"reason {place}": reason for place, reason in enumerate(self.reasons, 1)})
+        require_texts({"engine_path": self.engine_path}, or_null=True)
+        if self.temperature and self.rounding == "none":
+            raise BadInput(f"rounding is none at temperature {self.temperature:g}; a sampled walk draws from logits rounded to bf16: choose once or twice")
         fused = self.mode != "stepwise"
         if fused != (self.placement is not None) or fused != (self.precision is not None):
             raise BadInput(f"mode is {self.mode} with precision {self.precision!r} and {'a' if self.placement else 'no'} placement; "

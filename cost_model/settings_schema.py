@@ -28,7 +28,7 @@ def settings_schema() -> dict[str, Any]:
         "fingerprint": {"$ref": "#/$defs/fingerprint"},
     }  # fmt: skip
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema", "title": SETTINGS_FORM, **_table(properties), "allOf": _modes(),
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "title": SETTINGS_FORM, **_table(properties), "allOf": [*_modes(), _rounding()],
         "$defs": {"placement": placement, "fingerprint": _fingerprint()},
     }
 
@@ -54,6 +54,12 @@ def _modes() -> list[dict[str, Any]]:
         then = {"properties": {"mode": {"const": mode}, "precision": given, "placement": given}}
         found.append({"if": {"properties": {"verdict": {"enum": verdicts}}}, "then": then})
     return found
+
+
+def _rounding() -> dict[str, Any]:
+    """A sampled walk draws from rounded logits."""
+    sampled = {"properties": {"temperature": {"exclusiveMinimum": 0}}}
+    return {"if": sampled, "then": {"properties": {"rounding": {"enum": [word for word in ROUNDINGS if word != "none"]}}}}
 
 
 def _table(properties: dict[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:

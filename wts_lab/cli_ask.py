@@ -142,6 +142,8 @@ def decide(
     target_vocab: TargetVocabOption = None,
     batch: BatchOption = 1,
     steps: StepsOption = 16,
+    temperature: TemperatureOption = 0.0,
+    rounding: RoundingOption = "once",
     l2_state: L2StateOption = "serving",
     verify_us: Annotated[str | None, measured_option("--verify-us", "The target's pass over a drafted block.")] = None,
     backbone_us: Annotated[str | None, measured_option("--backbone-us", "The parallel drafter's pass, with its base logits.")] = None,
@@ -162,7 +164,8 @@ def decide(
             if as_json:
                 print_json(settings)
             return
-        decision = _decision(chip, shape, Workload(batch, steps, l2_state=l2_state), records, _round(verify_us, backbone_us, accepted_length, steps, batch))
+        workload = Workload(batch, steps, temperature, rounding=rounding, l2_state=l2_state, logits_kept=temperature > 0)
+        decision = _decision(chip, shape, workload, records, _round(verify_us, backbone_us, accepted_length, steps, batch))
         if out is not None:
             from cost_model.settings import write_settings
 
@@ -170,7 +173,8 @@ def decide(
         if as_json:
             print_json(decision)
         else:
-            cli_views.show_options(decision, f"{shape.name} on {chip.name}, {l2_state} L2, {steps} steps")
+            sampled = f"temperature {temperature:g}" if temperature else "greedy"
+            cli_views.show_options(decision, f"{shape.name} on {chip.name}, batch {batch}, {sampled}, {l2_state} L2, {steps} steps")
 
 
 def _decision(gpu: Gpu, head: Head, workload: Workload, records: list[Path] | None, rest: Round | None) -> Decision:
@@ -185,23 +189,26 @@ def _decision(gpu: Gpu, head: Head, workload: Workload, records: list[Path] | No
             predictions += [each.prediction for each in predicted_comparisons(gpu, head, workload, (way,))]
         except PlanError as error:
             say(f"{' '.join(way)} is left out: {error}")
-    fits, environment = recorded(gpu, records) if records else ((), None)
+    fits, environment = recorded(gpu, records, workload) if records else ((), None)
     return decide_walk(gpu, head, workload, predictions, fits, rest, environment=environment, source=REPLAYED)
 
 
-def recorded(gpu: Gpu, records: list[Path]) -> tuple[list[tuple[SeriesKey, StepFit]], dict[str, Any]]:
-    """Return the fits that a replay of these records would show, and what the records know of the machine that made them."""
+def recorded(gpu: Gpu, records: list[Path], workload: Workload | None = None) -> tuple[list[tuple[SeriesKey, StepFit]], dict[str, Any]]:
+    """Return the fits that a replay of these records would show, and what the records know of the machine and kernels that made them.
+
+    With a workload those of its batch, temperature and rounding only; there may be none.
+    """
     from cost_model.fit import fit_frame
     from cost_model.measurement import require_gpu
-    from cost_model.settings import ENVIRONMENT_FIELDS
+    from wts_lab.kernel_origin import known_environment
     from wts_lab.recordings import describe_origin, recording_of
 
     frame = read_records(records)
     require_gpu(frame, gpu)
     recording = recording_of(frame, gpu.id)
-    origin = describe_origin(recording.rows)
-    known = {name: origin.get(name) for name in (*ENVIRONMENT_FIELDS, "gpu_sm_count")}
-    return fit_frame(recording.frame), {name: value for name, value in known.items() if value is not None and not isinstance(value, list)}
+    if workload is not None:
+        recording = recording.about(workload.batch, workload.temperature, workload.rounding)
+    return [] if recording.frame.empty else fit_frame(recording.frame), known_environment(describe_origin(recording.rows))
 
 
 def _round(verify_us: str | None, backbone_us: str | None, accepted_length: str | None, steps: int, batch: int) -> Round | None:

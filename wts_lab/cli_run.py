@@ -13,8 +13,8 @@ from cost_model.paths import data_root
 from cost_model.workload import L2_STATES
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
-    STANDARD_STEPS, GpuHereOption, HeadsOption, JsonOption, L2StatesOption, ProcessesOption, RankOption, RepeatsOption, StepsListOption,
-    VocabsOption, heads_from, path_from, path_option, read_records, wholes_from, words_from,
+    STANDARD_STEPS, BatchOption, GpuHereOption, HeadsOption, JsonOption, L2StatesOption, ProcessesOption, RankOption, RepeatsOption,
+    RoundingOption, StepsListOption, TemperatureOption, VocabsOption, heads_from, path_from, path_option, read_records, wholes_from, words_from,
 )
 from wts_lab.cli_output import EXIT_FAILED, print_json, say, user_errors
 
@@ -32,6 +32,9 @@ def study(
     rank: RankOption = None,
     steps: StepsListOption = STANDARD_STEPS,
     l2_state: L2StatesOption = ",".join(L2_STATES),
+    batch: BatchOption = 1,
+    temperature: TemperatureOption = 0.0,
+    rounding: RoundingOption = "once",
     processes: ProcessesOption = 3,
     repeats: RepeatsOption = 100,
     live: Annotated[
@@ -48,7 +51,7 @@ def study(
     with user_errors("no answer was written", out):
         request = StudyRequest(
             gpu=gpu, heads=heads_from(head, vocab, rank, ()), steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])),
-            processes=processes, repeats=repeats, live=live, records=records, out=out,
+            batch=batch, temperature=temperature, rounding=rounding, processes=processes, repeats=repeats, live=live, records=records, out=out,
         )
         result = run_study(request, progress=True, on_stage=say)
         written = write_outputs(result, out)

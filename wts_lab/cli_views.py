@@ -164,7 +164,7 @@ def show_study(result: StudyResult, written: Written) -> None:
     for head in result.heads:
         state = shown_state(result, head)
         print_table(
-            f"Vocabulary {head.vocab_size:,}, rank {head.rank}, batch 1, greedy, {state} L2",
+            f"Vocabulary {head.vocab_size:,}, rank {head.rank}, {', '.join(result.request.load)}, {state} L2",
             ("way", "step\nmeasured", "95 % interval", "step\npredicted", "95 % interval", "entry\nmeasured", f"call of\n{result.request.longest} steps"),
             [_way_row(each, result.request.longest) for each in result.shown(head, state)],
         )

@@ -12,6 +12,7 @@ from cost_model.decide import Decision, decide
 from cost_model.round import Round, round_gain
 from cost_model.settings import REPLAYED
 from wts_lab.explore import explore
+from wts_lab.kernel_origin import known_environment
 from wts_lab.recordings import Stamp, describe_origin, kept_recording, records_stamp, select_walks
 
 if TYPE_CHECKING:
@@ -111,6 +112,4 @@ def _measured(
     except FitError:
         return nothing
     origin = describe_origin(replace(recording, frame=frame).rows)
-    known = {name: origin[name] for name in ("gpu_name", "gpu_sm_count", "driver_version", "cuda_version")}
-    environment = {name: value for name, value in known.items() if value is not None and not isinstance(value, list)}
-    return fits, environment, f"replayed: {recording.label}"
+    return fits, known_environment(origin), f"replayed: {recording.label}"

@@ -61,9 +61,10 @@ class Recording:
         """The rows of these walk lengths only."""
         return replace(self, frame=self.frame[self.frame["steps"].isin(list(steps))])
 
-    def about(self, batch: int, temperature: float) -> Recording:
-        """The walks of this many batch rows at this temperature only."""
-        return replace(self, frame=select_walks(self, batch=batch, temperature=temperature))
+    def about(self, batch: int, temperature: float, rounding: str) -> Recording:
+        """The walks of this many batch rows at this temperature only, ours with this rounding; others have their own."""
+        frame = select_walks(self, batch=batch, temperature=temperature)
+        return replace(self, frame=frame[(frame["implementation"] != OURS) | (frame["rounding"] == rounding)])
 
     @property
     def rows(self) -> list[dict[str, Any]]:

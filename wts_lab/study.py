@@ -70,6 +70,8 @@ class StudyRequest:
         heads: shapes to study; empty for the recorded ones on replay, and for V 151,936, rank 256 when measuring.
         steps: walk lengths to time.
         l2_states: L2 states to time; the verdict uses `serving`.
+        batch, temperature, rounding: rows walked together, their sampling temperature (0 is greedy; above it the step logits are kept, as
+            an engine's acceptance test needs them), and how our walks round a logit.
         processes: processes with fresh allocations a series; repeats: timed calls a point.
         live: True to measure or fail, False to replay, None for what this machine allows.
         records: folder of recorded runs; None for those that ship with the lab.
@@ -80,6 +82,9 @@ class StudyRequest:
     heads: tuple[Head, ...] = ()
     steps: tuple[int, ...] = DEFAULT_STEPS
     l2_states: tuple[str, ...] = L2_STATES
+    batch: int = Workload.batch
+    temperature: float = Workload.temperature
+    rounding: str = Workload.rounding
     processes: int = 3
     repeats: int = 100
     live: bool | None = None
@@ -103,12 +108,25 @@ class StudyRequest:
             )
         require_whole("processes", self.processes, 1, None)
         require_whole("repeats", self.repeats, 1, None)
+        _ = self.workload(L2_STATES[0])
         object.__setattr__(self, "out", Path(self.out))
 
     @property
     def longest(self) -> int:
         """The longest walk length, at which call times are compared."""
         return max(self.steps)
+
+    @property
+    def load(self) -> tuple[str, ...]:
+        """Batch, temperature and, where it is not the usual one, rounding, in words."""
+        sampling = f"temperature {self.temperature:g}" if self.temperature else "greedy"
+        return (f"batch {self.batch}", sampling, *([] if self.rounding == Workload.rounding else [f"rounding {self.rounding}"]))
+
+    def workload(self, l2_state: str) -> Workload:
+        """What is asked of a walk in one L2 state, at the longest length; BadInput where there can be no such walk."""
+        return Workload(
+            self.batch, self.longest, self.temperature, rounding=self.rounding, l2_state=l2_state, logits_kept=self.temperature > 0
+        )
 
 
 @dataclass(frozen=True)
@@ -258,7 +276,10 @@ def _measure(
     from wts_lab.bench_plan import comparison_cases
 
     heads = request.heads or (DEFAULT_HEAD,)
-    cases = tuple(case for head in heads for case in comparison_cases(head))
+    asked = {"batch": request.batch, "temperature": request.temperature, "logits_kept": request.temperature > 0}
+    cases = tuple(
+        replace(case, rounding=request.rounding) if case.fused else case for head in heads for case in comparison_cases(head, **asked)
+    )
     path = measure(
         cases,
         steps=request.steps,
@@ -277,8 +298,8 @@ def _measure(
 
 
 def _replay(request: StudyRequest, recording: Recording, gpu: Gpu) -> StudyResult:
-    """Answer from a recording, for the heads asked for or all recorded ones. Its walks of one greedy row are what a study is about."""
-    recording = recording.about(batch=Workload.batch, temperature=Workload.temperature)
+    """Answer from a recording, for the heads asked for or all recorded ones, by its walks of the batch, temperature and rounding asked for."""
+    recording = recording.about(request.batch, request.temperature, request.rounding)
     heads = request.heads or recorded_heads(recording, DEFAULT_HEAD) or (DEFAULT_HEAD,)
     replayed, recording, notes = _recorded_lengths(request, heads, recording)
     used = [f"{name} {getattr(request, name)}" for name in ("processes", "repeats") if getattr(request, name) != getattr(StudyRequest, name)]

@@ -15,6 +15,7 @@ from cost_model.settings import MEASURED_HERE, REPLAYED
 from cost_model.workload import ENGINE, OURS, REFERENCE, Workload, is_experiment
 from wts_lab.compare import ALL_WAYS, engine_comparisons, measured_comparison, predicted_comparison
 from wts_lab.comparison import Comparison
+from wts_lab.kernel_origin import known_environment
 from wts_lab.recordings import Recording, describe_origin
 
 if TYPE_CHECKING:
@@ -81,14 +82,14 @@ def answer(
         if recording is not None and not of_head:
             gathered.notes.append(f"V {head.vocab_size:,}, rank {head.rank} was not recorded: predicted only")
         for l2_state in request.l2_states:
-            workload = Workload(steps=request.longest, l2_state=l2_state)
+            workload = request.workload(l2_state)
             _compare(gpu, head, workload, [row for row in of_head if row["l2_state"] == l2_state], gathered)
     if not gathered.comparisons:
         why = "; ".join(dict.fromkeys(gathered.refusals or gathered.notes))
         raise BadInput(f"nothing can be said about {', '.join(head.name for head in heads)} on {gpu.id}: {why}")
     gathered.notes += _what_is_measured(gathered.comparisons)
     origin = describe_origin(rows)
-    environment = _environment(origin, kind)
+    environment = known_environment(origin, made_here=kind == "measured")
     decisions = {head: _decide(gpu, head, request, gathered, environment, kind) for head in heads}
     answer_rows, experiment_rows = _table_rows(gathered)
     return StudyResult(
@@ -184,7 +185,7 @@ def _decide(
     from cost_model.decide import decide
 
     l2_state = next(state for state in VERDICT_L2_STATES if state in request.l2_states)
-    workload = Workload(steps=request.longest, l2_state=l2_state)
+    workload = request.workload(l2_state)
     mine = [
         each
         for each in gathered.comparisons
@@ -197,18 +198,6 @@ def _decide(
     ]
     predictions = [each.prediction for each in mine if each.prediction is not None]
     return decide(gpu, head, workload, predictions, fits, environment=environment, source=REPLAYED if kind == REPLAYED else MEASURED_HERE)
-
-
-def _environment(origin: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """What the settings' fingerprint says of the measured machine; the kernel's hash only where it was measured just now."""
-    known = {name: origin.get(name) for name in ("gpu_name", "gpu_sm_count", "driver_version", "cuda_version")}
-    environment = {name: value for name, value in known.items() if value is not None and not isinstance(value, list)}
-    if kind == "measured":
-        from wts_lab.abi import csrc_root
-        from wts_lab.build import source_hash
-
-        environment["kernel_hash"] = source_hash((csrc_root() / "walk",))
-    return environment
 
 
 def _table_rows(gathered: _Gathered) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from cost_model.forms import FormError, FormMismatch, checked_fields, differing, read_form, write_form
+from cost_model.forms import FormError, FormMismatch, checked_fields, differing, read_form, require_number, require_texts, write_form
 from cost_model.placement import Placement
 from cost_model.workload import EXCHANGES, require_word
 
@@ -107,12 +107,9 @@ class Tuned:
     record: str
 
     def __post_init__(self) -> None:
-        texts = {name: getattr(self, name) for name in ("exchange", "verdict", "l2_state", "record")}
-        numbers = {name: getattr(self, name) for name in ("step_us", "planned_step_us")}
-        wrong = [name for name, value in texts.items() if not isinstance(value, str)]
-        wrong += [name for name, value in numbers.items() if not isinstance(value, float)]
-        if wrong:
-            raise BadInput(f"{' and '.join(wrong)} must be texts ({', '.join(texts)}) or times ({', '.join(numbers)})")
+        require_texts({name: getattr(self, name) for name in ("verdict", "l2_state", "record")})
+        for name in ("step_us", "planned_step_us"):
+            require_number(name, getattr(self, name), 0)
         require_word("exchange", self.exchange, EXCHANGES)
 
     def walk_options(self) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_what_is_not_known_here_is_not_compared(path):
 
 
 @pytest.mark.parametrize("text, word", [
-    ("", "cannot be read"), ('{"form": "weights-that-stay sett', "cannot be read"), ("[]", "no file of this tool"), ('{"verdict": 1}', "no file of this tool"),
+    ("", "cannot be read"), ('{"form": "weights-that-stay sett', "cannot be read"), ("[]", "holds no JSON object"), ('{"verdict": 1}', "no file of this tool"),
     ('{"form": "weights-that-stay settings", "schema_version": 1}', "version 2"), ('{"form": "weights-that-stay settings", "schema_version": 2}', "lacks batch"),
 ])
 def test_foreign_and_truncated_files_are_refused(tmp_path, text, word):
@@ -69,7 +69,8 @@ WRONG = [
     (dict(source="measured"), "source is 'measured'; choose one of measured here, replayed"), (dict(steps="many"), "steps is 'many'; it must be a whole number"),
     (dict(batch=-1), "batch is -1"), (dict(temperature="hot"), "temperature is 'hot'"), (dict(l2_state="tepid"), "l2_state is 'tepid'"),
     (dict(rounding=3), "rounding is 3"), (dict(extra_memory_bytes=-5), "extra_memory_bytes is -5"), (dict(reasons="because"), "list of texts"),
-    (dict(reasons=[1]), "must be texts"), (dict(engine_path=7), "must be texts"), (dict(precision="fp4"), "precision is 'fp4'"),
+    (dict(reasons=[1]), "reason 1 is 1; it must be a text"), (dict(engine_path=7), "engine_path is 7; it must be a text, or null"),
+    (dict(temperature=0.5, rounding="none"), "rounding is none at temperature 0.5; a sampled walk draws from logits rounded to bf16"), (dict(precision="fp4"), "precision is 'fp4'"),
     (dict(precision=None), "precision None"), (dict(mode="stepwise"), "stepwise has neither"), (dict(mode="streaming"), "deploy resident.*mode streaming"),
     (dict(placement=None), "no placement"), (dict(placement="big"), "placement is 'big'; it must be a table"),
     (dict(placement=dict(warps=8)), "placement lacks register_tiles"), (dict(foo=1), "the settings has unknown fields foo"), (dict(fingerprint=[]), "must be a table"),

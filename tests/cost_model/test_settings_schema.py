@@ -56,6 +56,12 @@ def test_a_missing_field_is_refused_by_both(path, tmp_path):
     assert (refusal(plain, tmp_path) is None) == (path in OPTIONAL)
 
 
+@pytest.mark.parametrize(("temperature", "rounding", "fine"), [(0, "none", True), (0.5, "twice", True), (0.5, "none", False)])
+def test_a_sampled_walk_rounds_its_logits(temperature, rounding, fine, tmp_path):
+    plain = PLAIN | {"temperature": temperature, "rounding": rounding}
+    assert (refusal(plain, tmp_path) is None) == VALID.is_valid(plain) == fine
+
+
 @given(st.sampled_from(PATHS), odd_values)
 def test_a_changed_field_is_refused_by_both_or_by_neither(tmp_path_factory, path, value):
     plain = copy.deepcopy(PLAIN)

@@ -230,6 +230,14 @@ def test_decide_takes_intervals_and_counts_every_row_of_the_batch():
     assert "at most 17" in refused(*words[:-1], "4:3:18")
 
 
+def test_decide_is_about_the_temperature_and_rounding_asked_for():
+    words = ("decide", "--gpu", "h200-sxm", *SHAPE, "--json", "--batch", "4", "--temperature", "0.7", "--rounding", "twice")
+    answer = json.loads(run(*words).stdout)
+    asked = {"batch": 4, "temperature": 0.7, "rounding": "twice"}
+    assert {name: answer["settings"][name] for name in asked} == asked and answer["taken"]["variant"] == "sample"
+    assert "a sampled walk draws from logits rounded to bf16" in refused(*words[:-1], "none")
+
+
 def test_a_round_is_given_whole_or_not_at_all():
     line = refused("decide", "--gpu", "h200-sxm", *SHAPE, "--verify-us", "9000")
     assert "--backbone-us" in line and "--accepted-length" in line

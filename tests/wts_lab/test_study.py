@@ -166,6 +166,38 @@ def test_walks_of_other_batches_and_temperatures_are_not_those_of_one_greedy_row
     assert len(beside.fits) == len(alone.fits)
 
 
+@pytest.mark.parametrize(("load", "words"), [(OTHER_LOADS[0], "batch 4, greedy"), (OTHER_LOADS[1], "batch 1, temperature 1")])
+def test_the_load_that_is_asked_for_is_the_one_answered(load: dict, words: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Walks of it and of one greedy row in one folder; calls of it take half the time."""
+    from wts_lab.cli_views import show_study
+
+    folder = write_synthetic(tmp_path)
+    write_walk(folder / GPU_ID / "2026-02-01-loads.parquet", [
+        {**row, **load, "samples_us": [us * 0.5 for us in row["samples_us"]]} for row in synthetic_rows()
+    ])
+    asked = {name: load[name] for name in load if name != "logits_kept"}
+    studied = run_study(StudyRequest(records=folder, live=False, heads=(HEAD,), **asked))
+    settings = studied.decision.settings
+    assert {"batch": settings.batch, "temperature": settings.temperature} == {"batch": 1, "temperature": 0.0} | asked
+    assert studied.decision.best.measured and studied.decision.best.call_us == pytest.approx((12 + 9 + 16 * 2.5) / 2, rel=0.02)
+    assert {each.workload.temperature for each in studied.predictions} == {settings.temperature}
+    assert all(each.workload.logits_kept == bool(settings.temperature) for each in studied.predictions)
+    show_study(studied, write_outputs(studied, tmp_path / "out"))
+    assert words in capsys.readouterr().out and " · ".join(words.split(", ")) in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_walks_of_another_rounding_are_not_the_answer(tmp_path: Path) -> None:
+    """SGLang's sampler rounds twice; a faster walk that rounds otherwise gives other tokens."""
+    folder = write_synthetic(tmp_path)
+    ours = synthetic_rows(ways=[("wts", "resident", "resident", "int8x2")])
+    write_walk(folder / GPU_ID / "2026-02-01-roundings.parquet", [
+        {**row, "rounding": "twice", "samples_us": [us * 0.5 for us in row["samples_us"]]} for row in ours
+    ])
+    halved = {rounding: run_study(StudyRequest(records=folder, live=False, heads=(HEAD,), rounding=rounding)).decision for rounding in ("once", "twice")}
+    assert halved["once"].best.call_us == pytest.approx(12 + 9 + 16 * 2.5, rel=0.02) and halved["once"].settings.rounding == "once"
+    assert halved["twice"].best.call_us == pytest.approx((12 + 9 + 16 * 2.5) / 2, rel=0.02) and halved["twice"].settings.rounding == "twice"
+
+
 @pytest.mark.parametrize("load", OTHER_LOADS)
 def test_where_only_other_batches_and_temperatures_were_recorded_the_usual_head_is_predicted(load: dict, tmp_path: Path) -> None:
     write_walk(tmp_path / GPU_ID / "2026-02-01-loads.parquet", [{**row, **load} for row in synthetic_rows()])

@@ -95,8 +95,9 @@ def test_a_foreign_file_is_refused(tmp_path, text):
         ({"placement": None}, "placement is None; it must be a table"),
         ({"placement": asdict(replace(TUNED.placement, shared_tiles=24)) | {"shared_tiles": 31}}, "must be a multiple of warps"),
         ({"exchange": "atomic"}, "choose one of near-lines, spread-lines, dense-lines"),
-        ({"exchange": 3}, "exchange must be texts"),
-        ({"step_us": "fast"}, "step_us must be texts"),
+        ({"exchange": 3}, "exchange is 3; choose one of"),
+        ({"verdict": 3}, "verdict is 3; it must be a text"),
+        ({"step_us": "fast"}, "step_us is 'fast'; it must be a finite number of at least 0"),
     ],
 )
 def test_a_file_of_another_form_is_refused_with_the_fault(tmp_path, change, message):

@@ -1,0 +1,63 @@
+"""Whose kernels records were made with: the present ones where nothing changed since their commits, else nobody can say."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from wts_lab import kernel_origin
+from wts_lab.kernel_origin import KERNEL_SOURCES, known_environment, recorded_kernel_hash
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with two commits: the second leaves the kernels as they are; returns (root, commit function)."""
+    monkeypatch.setattr(kernel_origin, "walk_sources_hash", lambda: "c0ffee")
+
+    def git(*words):
+        about = ("-c", "user.name=tester", "-c", "user.email=tester@example.com")
+        return subprocess.run(["git", "-C", str(tmp_path), *about, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(**files):
+        for name, text in files.items():
+            path = tmp_path / {"kernel": "csrc/walk/walk.cu", "abi": "wts_lab/abi.py", "page": "README.md"}[name]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        git("add", ".")
+        git("commit", "--quiet", "--message", "a change")
+        return git("rev-parse", "HEAD")
+
+    git("init", "--quiet")
+    return tmp_path, commit
+
+
+def test_kernels_are_the_present_ones_while_nothing_of_theirs_changes(checkout):
+    root, commit = checkout
+    first = commit(kernel="one", abi="one", page="one")
+    second = commit(page="two")
+    assert recorded_kernel_hash(first, False, root) == recorded_kernel_hash([first, second], False, root) == "c0ffee"
+    third = commit(kernel="three")
+    assert recorded_kernel_hash(first, False, root) is None and recorded_kernel_hash([third, first], False, root) is None
+    assert recorded_kernel_hash(third, False, root) == "c0ffee"
+    (root / KERNEL_SOURCES[1]).write_text("edited")
+    assert recorded_kernel_hash(third, False, root) is None, "the contract that the header is rendered from differs"
+
+
+def test_what_nobody_can_tell_is_left_open(checkout, tmp_path_factory):
+    root, commit = checkout
+    first = commit(kernel="one", abi="one")
+    assert recorded_kernel_hash(first, True, root) is None, "the tree that was measured differed from its commit"
+    assert recorded_kernel_hash(first, [False, True], root) is None and recorded_kernel_hash(first, None, root) is None
+    assert recorded_kernel_hash(None, False, root) is None and recorded_kernel_hash("0" * 40, False, root) is None
+    assert recorded_kernel_hash(first, False, tmp_path_factory.mktemp("wheel")) is None, "a wheel has no history"
+    (root / "csrc" / "walk" / "new.cuh").write_text("not committed, and hashed")
+    assert recorded_kernel_hash(first, False, root) is None
+
+
+def test_facts_that_rows_do_not_share_are_left_out(monkeypatch):
+    monkeypatch.setattr(kernel_origin, "walk_sources_hash", lambda: "c0ffee")
+    origin = {"gpu_name": "NVIDIA H200", "gpu_sm_count": 132, "driver_version": ["580.1", "580.2"], "cuda_version": None, "git_commit": "1" * 40,
+              "git_dirty": False}  # fmt: skip
+    assert known_environment(origin) == {"gpu_name": "NVIDIA H200", "gpu_sm_count": 132}
+    assert known_environment(origin, made_here=True)["kernel_hash"] == "c0ffee"
