@@ -157,6 +157,15 @@ def list_engines() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (data_root() / "engines").glob("*.toml")))
 
 
+def short_variant(implementation: str | None, variant: str | None) -> str | None:
+    """Return an engine path's short name, however it is named: records name paths by their kernels. What is not described stays as it is."""
+    try:
+        paths = load_engine(str(implementation)).paths
+    except UnknownImplementation:
+        return variant
+    return next((path.variant for path in paths if variant in (path.variant, path.kernel)), variant)
+
+
 def load_engine(name: str) -> Engine:
     """Return a described engine.
 

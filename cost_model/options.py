@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cost_model.engines import UnknownImplementation, load_engine
+from cost_model.engines import UnknownImplementation, load_engine, short_variant
 from cost_model.errors import BadInput
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.head import Head
@@ -83,7 +83,8 @@ def gather_options(head: Head, workload: Workload, predictions: Iterable[Predict
     for key, fit in fits:
         if not _matches(head, workload, key) or is_experiment(key.exchange):
             continue
-        option, place = _fitted(key, fit, workload), _place(key.mode, key.precision, key.implementation, key.variant)
+        option = _fitted(key, fit, workload)
+        place = _place(option.mode, option.precision, option.implementation, option.variant)
         if place not in found or found[place].status == "inconclusive" or option.call_us < found[place].call_us and option.status != "inconclusive":
             found[place] = option
     for prediction in predictions:
@@ -119,7 +120,7 @@ def _fitted(key: SeriesKey, fit: StepFit, workload: Workload) -> Option:
     if key.warps is not None:
         counts = (key.register_tiles, key.shared_tiles, key.streamed_tiles, key.staging_tiles, key.tensor_tiles)
         placement = Placement(key.warps, *(count or 0 for count in counts))
-    fields = (key.mode, key.precision, key.implementation, key.variant, placement)
+    fields = (key.mode, key.precision, key.implementation, short_variant(key.implementation, key.variant), placement)
     name = _name(*fields[:4])
     if not fit.usable:
         return Option(name, *fields, *(float("inf"),) * 5, True, fit.status)

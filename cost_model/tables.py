@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cost_model.engines import short_variant
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole, write_whole
 from cost_model.fit import SeriesKey, StepFit
@@ -84,8 +85,8 @@ def _prediction_key(prediction: Prediction) -> tuple:
 
 
 def _variant(implementation: str | None, variant: str | None) -> str | None:
-    """The variant where it names a path: an engine's."""
-    return None if implementation in (OURS, REFERENCE) else variant
+    """The variant where it names a path: an engine's, by its short name."""
+    return None if implementation in (OURS, REFERENCE) else short_variant(implementation, variant)
 
 
 def _row(key: SeriesKey | None, fit: StepFit | None, prediction: Prediction | None) -> dict:
@@ -231,7 +232,8 @@ def way_name(implementation: str | None, variant: str | None, mode: str | None, 
     if implementation == OURS:
         return f"{mode} {precision}"
     name = "stepwise torch" if implementation == REFERENCE else str(implementation)
-    return f"{name} {variant}" if _variant(implementation, variant) not in (None, "none", "default") else name
+    path = _variant(implementation, variant)
+    return f"{name} {path}" if path not in (None, "none", "default") else name
 
 
 def signed_percent(share: float | None) -> str:

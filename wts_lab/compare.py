@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cost_model.engines import load_engine
+from cost_model.engines import load_engine, short_variant
 from cost_model.errors import BadInput
 from cost_model.predict import predict
 from cost_model.published import list_published_times, load_published_times
@@ -140,7 +140,7 @@ def belongs(row: Mapping[str, Any], comparison: Comparison) -> bool:
     names = ("implementation", "mode", "precision", "l2_state", "vocab_size", "rank")
     if any(row[name] != getattr(comparison, name) for name in names):
         return False
-    return comparison.implementation in (OURS, REFERENCE) or row["variant"] == comparison.variant
+    return comparison.implementation in (OURS, REFERENCE) or short_variant(row["implementation"], row["variant"]) == comparison.variant
 
 
 def placement_of(row: Mapping[str, Any]) -> Placement | None:
@@ -156,7 +156,7 @@ def measured_comparison(
     gpu: Gpu, head: Head, workload: Workload, key: SeriesKey, fit: StepFit, rows: Sequence[Mapping[str, Any]], notes: list[str]
 ) -> Comparison:
     """A measured series beside the prediction of exactly its configuration; a reason why there is none goes to `notes`."""
-    variant = key.variant if key.implementation not in (OURS, REFERENCE) else None
+    variant = short_variant(key.implementation, key.variant) if key.implementation not in (OURS, REFERENCE) else None
     placement, prediction = placement_of(key.as_dict()), None
     try:
         prediction = predict(

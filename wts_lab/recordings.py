@@ -17,7 +17,7 @@ from cost_model.gpu import UnknownGpu, load_gpu
 from cost_model.measurement import NO_PROBE, frame_rows, read_walk_folder, require_gpu
 from cost_model.paths import data_root
 from cost_model.tables import PLACEMENT_COLUMNS as TILE_COLUMNS
-from cost_model.workload import OURS, is_experiment
+from cost_model.workload import OURS, REFERENCE, is_experiment
 
 if TYPE_CHECKING:
     import pandas
@@ -191,7 +191,8 @@ def recorded_rows(
 ) -> Recording:
     """The recording of some (mode, precision) ways of walking one head on one GPU, up to a walk length.
 
-    Where a way was recorded in several configurations (placements, say), the fastest is returned: a series is of one only.
+    Where a way was recorded in several configurations (placements, say), the fastest is returned: a series is of one only. The reference and
+    each path of an engine, which all walk stepwise, are series of their own.
     Experimental exchanges are passed over: nobody can choose them.
 
     Raises NothingRecorded when the first way was not recorded; the others may be missing.
@@ -201,12 +202,20 @@ def recorded_rows(
         recording, head_kind=head.kind, vocab_size=head.vocab_size, rank=head.rank, l2_state=l2_state, batch=batch, temperature=temperature
     )
     frame = frame[(frame["steps"] <= max_steps) & ~frame["exchange"].map(is_experiment).astype(bool)]
-    matches = [_fastest(frame[(frame["mode"] == mode) & (frame["precision"] == precision)]) for mode, precision in ways]
+    matches = [_fastest_of_each(frame[(frame["mode"] == mode) & (frame["precision"] == precision)]) for mode, precision in ways]
     if matches[0].empty:
         asked = f"L2 {l2_state}, batch {batch}, temperature {temperature:g}, up to {max_steps} steps"
         raise NothingRecorded(_what_there_is(recording, head, ways[0], asked))
     chosen = frame.loc[sorted(index for match in matches for index in match.index)]
     return Recording(recording.gpu_id, recording.gpu_name, recording.dates, chosen)
+
+
+def _fastest_of_each(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The fastest configuration of each implementation, and of each path of an engine."""
+    import pandas
+
+    path = frame["variant"].where(~frame["implementation"].isin((OURS, REFERENCE)))
+    return pandas.concat([_fastest(own) for _, own in frame.groupby([frame["implementation"], path], dropna=False, sort=False)]) if len(frame) else frame
 
 
 def _fastest(frame: pandas.DataFrame) -> pandas.DataFrame:

@@ -68,6 +68,14 @@ def test_switch_the_engine_when_only_its_other_path_is_faster():
     assert "sample" in decision.settings.engine_path
 
 
+def test_a_path_that_a_record_names_by_its_kernel_is_the_path_of_the_catalogue():
+    named = [(replace(key, variant={"greedy": "MarkovGreedyStep", "sample": "MarkovSampleStep"}.get(key.variant)), fit) for key, fit in fits()]
+    predictions = [predict(GPU, QWEN, replace(WORK, precision="bf16"), "stepwise", variant=name) for name in ("greedy", "sample")]
+    decision, plain = verdict(predictions, named), verdict(predictions, fits())
+    assert decision.options == plain.options and decision.reasons == plain.reasons
+    assert [(option.variant, option.measured) for option in decision.options if option.is_engine] == [("sample", True), ("greedy", True)]
+
+
 def test_no_material_gain_when_the_end_to_end_interval_holds_zero():
     decision = verdict([], fits(resident=(28.8, 6), streaming=None, greedy=None, half_us=2), round=Round(300_000, 5_000, 3.5))
     assert decision.verdict == NO_GAIN and "includes 0" in decision.reasons[0]

@@ -13,8 +13,9 @@ from cost_model.errors import BadInput
 from cost_model.gpu import AnotherGpu, load_gpu
 from cost_model.head import Head
 from cost_model.measurement import RecordError, walk_row, write_walk
-from cost_model.workload import DEFAULT_EXCHANGE
+from cost_model.workload import DEFAULT_EXCHANGE, Workload
 from tests.synthetic_records import GPU_ID, GPU_NAME, STEPS, synthetic_rows, write_synthetic
+from wts_lab.compare import predicted_comparisons, with_fits
 from wts_lab.recordings import NothingRecorded, describe_origin, read_recording, recorded_gpus, recorded_rows
 
 GPU, HEAD = load_gpu(GPU_ID), Head.markov(151_936, 256)
@@ -51,6 +52,22 @@ def test_probes_are_no_walks(tmp_path: Path) -> None:
     write_walk(tmp_path / GPU_ID / "2026-01-31-probes.parquet", [probe])
     with pytest.raises(NothingRecorded, match="only probes"):
         read_recording(GPU_ID, tmp_path)
+
+
+def test_the_reference_and_each_path_of_an_engine_are_series_of_their_own(tmp_path: Path) -> None:
+    reference = [row for row in synthetic_rows() if row["mode"] == "stepwise"]
+    engine = {"implementation": "sglang-0.5.23", "run_id": "engine"}
+    paths = [{**row, **engine, "variant": path} for row in reference for path in ("MarkovGreedyStep", "MarkovSampleStep")]
+    slower = [{**row, "variant": "graph-2", "samples_us": [us * 2 for us in row["samples_us"]]} for row in reference]
+    write_walk(tmp_path / GPU_ID / "2026-01-31-engine.parquet", [*reference, *slower, *paths])
+    found = recorded_rows(GPU, HEAD, (REFERENCE,), "warm", max_steps=16, records=tmp_path).frame
+    assert found.groupby(["implementation", "variant"]).size().to_dict() == {
+        ("sglang-0.5.23", "MarkovGreedyStep"): 21, ("sglang-0.5.23", "MarkovSampleStep"): 21, ("torch-stepwise", "graph"): 21
+    }  # fmt: skip
+    rows = with_fits(predicted_comparisons(GPU, HEAD, Workload(), (REFERENCE,)), found.to_dict("records"))
+    assert [(each.label, len(each.points), each.is_fitted) for each in rows] == [
+        ("stepwise torch", 7, True), ("sglang-0.5.23 greedy", 7, True), ("sglang-0.5.23 sample", 7, True)
+    ]  # fmt: skip
 
 
 def test_rows_are_those_of_the_asked_ways_in_the_order_recorded(tmp_path: Path) -> None:
