@@ -12,6 +12,7 @@ nbformat = pytest.importorskip("nbformat")
 
 from tests.synthetic_records import write_synthetic
 from wts_lab.recordings import recorded_gpus
+from wts_lab.toy import toy_head, toy_walk
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -19,13 +20,15 @@ LONGEST_CELL = 12
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.name for path in NOTEBOOKS] == [
-        "01_quickstart.ipynb",
-        "02_fusion_and_residency.ipynb",
-        "03_placement.ipynb",
-        "04_b200_in_bf16.ipynb",
-        "05_round_and_decision.ipynb",
-    ]
+    assert {
+        "01_quickstart",
+        "02_fusion_and_residency",
+        "03_placement",
+        "04_b200_in_bf16",
+        "05_round_and_decision",
+        "06_walk_on_a_toy_head",
+    } <= {path.stem for path in NOTEBOOKS}
+    assert set(CHECKS) <= {path.stem for path in NOTEBOOKS}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -63,8 +66,8 @@ def test_a_notebook_runs_headless_and_ends_in_a_picture_and_a_table(
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     picture, table = code[-2].outputs[-1], code[-1].outputs[-1]
     assert picture["data"]["application/vnd.plotly.v1+json"]["data"] and "<table" in table["data"]["text/html"]
-    if path == NOTEBOOKS[0]:
-        check_the_quickstart(code, picture, table)
+    if path.stem in CHECKS:
+        CHECKS[path.stem](code, picture, table)
 
 
 def check_the_quickstart(code: list, picture: dict, table: dict) -> None:
@@ -76,3 +79,25 @@ def check_the_quickstart(code: list, picture: dict, table: dict) -> None:
     assert "resident int8x2" in table["data"]["text/html"] and "step, measured" in table["data"]["text/html"]
     pressed = "".join(str(output.get("data", {}).get("text/plain", "")) for cell in code for output in cell.outputs)
     assert "Done:" in pressed
+
+
+def check_the_toy_walk(code: list, picture: dict, table: dict) -> None:
+    """The stars of the picture stand on the tokens of the walk, and the table says that the twin has every bit."""
+    tokens = [step.token for step in toy_walk(toy_head())]
+    walked = [trace for trace in picture["data"]["application/vnd.plotly.v1+json"]["data"] if trace["name"].endswith(", y")]
+    assert [trace["marker"]["symbol"].index("star") for trace in walked] == tokens
+    assert all(f"token {token}, 12 of 12 logits equal" in table["data"]["text/html"] for token in tokens)
+    said = text_of(code[-3])
+    assert "not run: this machine has no CUDA GPU" in said or "run on" in said
+
+
+def text_of(cell) -> str:
+    """What a cell shows as plain text."""
+    return "".join(str(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
+
+
+CHECKS = {
+    "01_quickstart": check_the_quickstart,
+    "06_walk_on_a_toy_head": check_the_toy_walk,
+}
+"""What a notebook's last picture and table must hold beyond being there, by the notebook's name."""
