@@ -1,0 +1,83 @@
+"""Record speculative rounds: ``python -m benchmarks.round``.
+
+Target verify, draft backbone, base logits and head at the shapes of Qwen3-4B and Qwen3-8B with random weights, each in a CUDA graph, and
+whole rounds with the engine's stepwise head and with the resident one, interleaved in one process. The record goes to
+``<out>/<gpu>/<date>-round.parquet``; an interrupted run goes on when the same command is given again. ``--only`` records a part under a
+name of its own: ``--only qwen3-8b --only c1,c16 --record round-8b``.
+
+Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cost_model.errors import BadInput
+from wts_lab.bench_run import ENGINE_ROOT_OPTION, MeasurementInterrupted
+from wts_lab.environment import device_id, require_device, snapshot
+from wts_lab.round_plan import RoundCase, RoundPlan, select_cases
+from wts_lab.round_run import measure_rounds
+
+DRAFTERS = ("dspark-qwen3-4b", "dspark-qwen3-8b")
+CONCURRENCIES = (1, 2, 4, 8, 16)
+CONTEXTS = (1024, 8192)
+STEPS = 16
+"""The block of the published end-to-end comparison."""
+
+
+def declared(engine: bool) -> tuple[RoundCase, ...]:
+    """Every case: both targets, all concurrencies and contexts."""
+    return tuple(RoundCase(drafter, STEPS, concurrency, context, engine) for drafter in DRAFTERS for concurrency in CONCURRENCIES for context in CONTEXTS)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Command line of this module."""
+    command = argparse.ArgumentParser(prog="python -m benchmarks.round", description="Record speculative rounds on this machine's GPU.")
+    command.add_argument("--out", type=Path, default=Path("runs"), help="folder of records (default: %(default)s)")
+    command.add_argument("--record", default="round", metavar="NAME", help="name of the record (default: %(default)s)")
+    command.add_argument("--only", action="append", default=[], metavar="WORDS",
+                         help="only cases with one of these words, such as qwen3-8b or c1,c16 or k8; several must all hold")
+    command.add_argument(ENGINE_ROOT_OPTION, type=Path, metavar="FOLDER",
+                         help="unpacked wheel of SGLang, whose own steps are then the stepwise head; without it the reference in torch is")
+    command.add_argument("--gpu", metavar="ID", help="catalogue id, where the device alone does not tell")
+    command.add_argument("--processes", type=int, default=3, help="processes with fresh allocations (default: %(default)s)")
+    command.add_argument("--repeats", type=int, default=24, help="samples a point (default: %(default)s)")
+    command.add_argument("--rounds", type=int, default=3, help="bursts that they are spread over (default: %(default)s)")
+    command.add_argument("--seed", type=int, default=0, help="of weights, inputs and order (default: %(default)s)")
+    return command
+
+
+def plan_of(given: argparse.Namespace) -> RoundPlan:
+    """The plan that a command line asks for on this machine."""
+    root = given.sglang_root
+    cases = select_cases(declared(engine=root is not None), given.only)
+    words = ["python", "-m", "benchmarks.round", "--record", given.record, *(word for text in given.only for word in ("--only", text))]
+    provenance = {**snapshot(), "command": shlex.join(words)}
+    return RoundPlan(cases, given.repeats, given.rounds, given.processes, given.seed, given.gpu or device_id(), provenance,
+                     None if root is None else str(root.resolve()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    given = parser().parse_args(arguments)
+    try:
+        require_device()
+        print(f"recorded {measure_rounds(plan_of(given), given.out, given.record)}", flush=True)
+    except (BadInput, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except MeasurementInterrupted as error:
+        print(error, file=sys.stderr)
+        return 130
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
