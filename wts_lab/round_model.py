@@ -163,6 +163,20 @@ class TargetModel(Stack):
         self.embedding = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype), requires_grad=False)
         self.output = self.embedding if target.tied_embeddings else torch.nn.Parameter(torch.empty_like(self.embedding), requires_grad=False)
 
+    def transformers_state(self) -> dict[str, torch.Tensor]:
+        """The weights under the names that transformers' ``Qwen3ForCausalLM`` has for them, as views."""
+        state = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm, "lm_head.weight": self.output}
+        for number, layer in enumerate(self.layers):
+            query, key, value = layer.qkv.split([heads * layer.head_dim for heads in (layer.heads, layer.kv_heads, layer.kv_heads)])
+            gate, up = layer.gate_up.chunk(2)
+            named = {
+                "self_attn.q_proj": query, "self_attn.k_proj": key, "self_attn.v_proj": value, "self_attn.o_proj": layer.out,
+                "self_attn.q_norm": layer.query_norm, "self_attn.k_norm": layer.key_norm, "mlp.gate_proj": gate, "mlp.up_proj": up,
+                "mlp.down_proj": layer.down, "input_layernorm": layer.input_norm, "post_attention_layernorm": layer.inner_norm,
+            }
+            state |= {f"model.layers.{number}.{name}.weight": weight for name, weight in named.items()}
+        return state
+
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Rows of the embedding, ``[..., hidden]``."""
         return functional.embedding(tokens, self.embedding)

@@ -133,17 +133,7 @@ def test_the_target_is_transformers_qwen3(tied):
         tie_word_embeddings=tied, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, attn_implementation="eager",
     )  # fmt: skip
     theirs, ours = transformers.Qwen3ForCausalLM(config).eval(), drawn_target(target)
-    names = {"embedding": "model.embed_tokens.weight", "norm": "model.norm.weight"} | ({} if tied else {"output": "lm_head.weight"})
-    state = theirs.state_dict()
-    for name, their_name in names.items():
-        state[their_name].copy_(getattr(ours, name))
-    for number, layer in enumerate(ours.layers):
-        prefix = f"model.layers.{number}."
-        parts = {"self_attn.q_proj": layer.qkv[:64], "self_attn.k_proj": layer.qkv[64:96], "self_attn.v_proj": layer.qkv[96:], "self_attn.o_proj": layer.out,
-                 "mlp.gate_proj": layer.gate_up[:96], "mlp.up_proj": layer.gate_up[96:], "mlp.down_proj": layer.down, "input_layernorm": layer.input_norm,
-                 "post_attention_layernorm": layer.inner_norm, "self_attn.q_norm": layer.query_norm, "self_attn.k_norm": layer.key_norm}
-        for name, weight in parts.items():
-            state[f"{prefix}{name}.weight"].copy_(weight)
+    theirs.load_state_dict(ours.transformers_state())
     tokens = torch.randint(0, 320, (2, 11), generator=torch.Generator().manual_seed(4))
     with torch.no_grad():
         wanted = theirs(tokens).logits
