@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from cost_model.engines import EnginePath, load_engine
 from cost_model.errors import BadInput
-from cost_model.measurement import frame_rows, read_walk_folder
+from cost_model.measurement import frame_rows
 from cost_model.predict import predict
 from cost_model.workload import ENGINE, Workload
-from wts_lab.compare import published_points
 from wts_lab.comparison import MEASURED, PREDICTED, PUBLISHED
-from wts_lab.recordings import kept_recording, measurements_root, records_stamp, select_walks
+from wts_lab.recorded_probes import matching_rows, newest, probe_rows
+from wts_lab.recordings import kept_recording, records_stamp
+from wts_lab.walked import Walked, walked
 
 if TYPE_CHECKING:
     from cost_model.gpu import Gpu
@@ -93,7 +94,9 @@ def engine_steps(gpu: Gpu, head: Head, workload: Workload, *, records: Path | No
 
 def _step(gpu: Gpu, head: Head, workload: Workload, path: EnginePath, rows: list[dict[str, Any]], records: Path | None) -> EngineStep:
     """One path: recorded kernels or the model's terms, and the whole step beside them."""
-    parts, whole = parts_of(row for row in rows if row["variant"].startswith(f"{path.kernel}/")), _whole(gpu, head, workload, path, records)
+    walk = walked(gpu, head, workload, "stepwise", ENGINE, variant=path.kernel, records=records)
+    recording = kept_recording(gpu.id, records, records_stamp(gpu.id, records))
+    parts, whole = parts_of(row for row in rows if row["variant"].startswith(f"{path.kernel}/")), _whole(walk, recording.label if recording else "")
     basis, words = MEASURED, f"kernels: profiled on {gpu.name}, {_date(rows)}"
     if not parts:
         predicted = predict(gpu, head, workload, "stepwise", ENGINE, variant=path.variant)
@@ -129,38 +132,18 @@ def split_variant(variant: str) -> tuple[str, int, str]:
 
 def _kernel_rows(gpu: Gpu, head: Head, workload: Workload, records: Path | None) -> list[dict[str, Any]]:
     """Rows of the newest kernel record of a shape, batch and temperature; none where there is none."""
-    folder = (measurements_root() if records is None else Path(records)) / gpu.id
-    if not any(folder.glob("*.parquet")):
-        return []
-    frame = read_walk_folder(folder)
-    frame = frame[(frame["probe"] == KERNEL_PROBE) & (frame["vocab_size"] == head.vocab_size) & (frame["rank"] == head.rank)
-                  & (frame["batch"] == workload.batch) & (frame["temperature"] == workload.temperature)]
-    return frame_rows(frame[frame["recorded_at_utc"] == frame["recorded_at_utc"].max()]) if len(frame) else []
+    wanted = {"probe": KERNEL_PROBE, "head_kind": head.kind, "vocab_size": head.vocab_size, "rank": head.rank, "batch": workload.batch, "temperature": workload.temperature}
+    return frame_rows(newest(matching_rows(probe_rows(gpu, records), wanted)))
 
 
 def _date(rows: list[dict[str, Any]]) -> str:
     return str(rows[0]["recorded_at_utc"])[:10] if rows else ""
 
 
-def _whole(gpu: Gpu, head: Head, workload: Workload, path: EnginePath, records: Path | None) -> tuple[float | None, str | None, str]:
+def _whole(walk: Walked, label: str) -> tuple[float | None, str | None, str]:
     """Step of complete calls: recorded, else published; with basis and source."""
-    from cost_model.fit import MIN_STEPS, fit_steps
-
-    recording = kept_recording(gpu.id, records, records_stamp(gpu.id, records))
-    if recording is not None:
-        own = select_walks(recording, implementation=ENGINE, variant=path.kernel, head_kind=head.kind, vocab_size=head.vocab_size, rank=head.rank,
-                           batch=workload.batch, temperature=workload.temperature, l2_state=workload.l2_state)
-        if own["steps"].nunique() >= MIN_STEPS:
-            fit = fit_steps(own)
-            if fit.usable:
-                return fit.step_us, MEASURED, f"slope of recorded calls, {recording.label}"
-    points = published_points(gpu, head, workload, path.variant)
-    if len(points) < 2:
+    if walk.is_measured:
+        return walk.fit.step_us, MEASURED, f"slope of recorded calls, {label}"
+    if walk.published_step_us is None:
         return None, None, "no complete calls recorded or published"
-    return _slope([point.steps for point in points], [point.median_us for point in points]), PUBLISHED, "slope of published calls (data/published)"
-
-
-def _slope(steps: list[int], times_us: list[float]) -> float:
-    """Least-squares slope."""
-    middle, mean = statistics.fmean(steps), statistics.fmean(times_us)
-    return sum((n - middle) * (t - mean) for n, t in zip(steps, times_us)) / sum((n - middle) ** 2 for n in steps)
+    return walk.published_step_us, PUBLISHED, "slope of published calls (data/published)"
