@@ -11,6 +11,8 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 
 from tests.synthetic_records import write_synthetic
+from wts_lab.accuracy import FORMAT_NAMES
+from wts_lab.accuracy_view import accuracy_study
 from wts_lab.recordings import recorded_gpus
 from wts_lab.toy import toy_head, toy_walk
 
@@ -27,6 +29,7 @@ def test_there_are_notebooks() -> None:
         "04_b200_in_bf16",
         "05_round_and_decision",
         "06_walk_on_a_toy_head",
+        "08_int8_against_fp8",
     } <= {path.stem for path in NOTEBOOKS}
     assert set(CHECKS) <= {path.stem for path in NOTEBOOKS}
 
@@ -91,6 +94,18 @@ def check_the_toy_walk(code: list, picture: dict, table: dict) -> None:
     assert "not run: this machine has no CUDA GPU" in said or "run on" in said
 
 
+def check_the_formats(code: list, picture: dict, table: dict) -> None:
+    """Picture and table show the share of equal steps of every head and format; the source says where it was measured."""
+    shown = {trace["name"]: dict(zip(trace["x"], trace["y"])) for trace in picture["data"]["application/vnd.plotly.v1+json"]["data"]}
+    source = text_of(code[3])
+    assert list(shown) == list(FORMAT_NAMES) and ("recorded on" in source or "measured now on" in source)
+    if "recorded on" in source:
+        study = accuracy_study(live=False)
+        assert all(shown[row["format"]][row["head_name"]] == row["equal_step_share"] for row in study.rows)
+        assert all(f"<th>{head}</th>" in table["data"]["text/html"] for head in study.heads)
+    assert "75.4 %" in text_of(code[1])
+
+
 def text_of(cell) -> str:
     """What a cell shows as plain text."""
     return "".join(str(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
@@ -99,5 +114,6 @@ def text_of(cell) -> str:
 CHECKS = {
     "01_quickstart": check_the_quickstart,
     "06_walk_on_a_toy_head": check_the_toy_walk,
+    "08_int8_against_fp8": check_the_formats,
 }
 """What a notebook's last picture and table must hold beyond being there, by the notebook's name."""
