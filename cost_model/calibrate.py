@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole
 from cost_model.fit import SeriesKey, StepFit, fit_frame
+from cost_model.fused import entry_groups, step_groups
 from cost_model.gpu import READ_CURVE, BandwidthCurve, Figure, Gpu, calibration_toml
-from cost_model.head import Head
 from cost_model.measurement import NO_PROBE, require_gpu
-from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, RESIDUALS
-from cost_model.placement import Placement
-from cost_model.predict import predict, unchecked_parts
+from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, OTHER_ERROR, RESIDUALS, resolve
+from cost_model.part_fit import part_figures
+from cost_model.parts import total_us
+from cost_model.predict import is_plain, unchecked_parts
+from cost_model.recorded import asked_of_series, case_of_series
 from cost_model.units import bytes_per_s_from_transfer, operations_per_s_from_time
-from cost_model.workload import DEFAULT_EXCHANGE, OURS, Workload
+from cost_model.workload import DEFAULT_EXCHANGE, OURS
 
 if TYPE_CHECKING:
+    import numpy
     import pandas
 
 PRIMARY_VARIANTS: Mapping[str, str] = {
@@ -45,6 +48,10 @@ RATE_PARAMETERS = {
 }
 """Probes whose unit's work over its time is the parameter: name, unit, column of the work."""
 
+RING_VARIANT, RING_BYTES_PER_SM = "cp_async-256", 7 * 2 * 256 * 16
+"""Reads by asynchronous copies, as a streaming walk does them, and what of their ring is on its way (`csrc/probes/bandwidth.cu`): 7 of 8 stages of
+2 × 256 threads × 16 bytes."""
+
 BEYOND_L2 = 8
 """A footprint this many times L2 measures HBM."""
 
@@ -54,6 +61,9 @@ MEDIAN_OVER_MEAN_ERROR = 1.2533
 STARTS = {"fused_overhead_us": 0.5, "stream_efficiency": 0.85, "first_step_us": 2.0}
 BOUNDS = {"fused_overhead_us": (0.0, 10.0), "stream_efficiency": (0.2, 1.0), "first_step_us": (0.0, 50.0)}
 UNITS = {"fused_overhead_us": "us", "stream_efficiency": "ratio", "first_step_us": "us"}
+ORDINARY_ERROR = 0.05
+"""Relative errors beyond this count less in the fit of residual coefficients: a walk that the model lacks a term for must not move the others."""
+
 LEAST_MODEL_ERROR = 0.04
 """Relative error that a calibrated model keeps at least: a shape that was not measured may depart as far as measured ones do."""
 
@@ -90,7 +100,9 @@ def calibrate(gpu: Gpu, frame: pandas.DataFrame, variants: Mapping[str, str] | N
     if gpu.has("l2_bytes") and largest < BEYOND_L2 * gpu.value("l2_bytes"):
         raise CalibrationError(f"the largest footprint of read_bandwidth is {largest:.3g} bytes; HBM needs {BEYOND_L2} times L2")
     figures["hbm_read_bytes_per_s"] = figure
+    figures |= _ring_figures(probes, wanted["read_bandwidth"], gpu)
     calibrated = gpu.with_figures(figures, {READ_CURVE: curve}, _origin(probes))
+    calibrated = calibrated.with_figures(part_figures(calibrated, probes))
     walks = frame[frame["probe"].isna() | (frame["probe"] == NO_PROBE)]
     return fit_residuals(calibrated, fit_frame(walks), _origin(walks)) if len(walks) else calibrated
 
@@ -173,6 +185,28 @@ def _exchange_figures(probes: pandas.DataFrame, one_word: str, one_word_us: floa
     return found
 
 
+def _ring_figures(probes: pandas.DataFrame, plain: str, gpu: Gpu) -> dict[str, Figure]:
+    """What a turn of a ring of copies takes beyond its bytes: (time of a pass by copies - by plain loads) × ring / footprint, median over the
+    footprints that L2 holds; its standard error is that of their mean. Nothing where the copies were not probed."""
+    import numpy as np
+
+    reads = probes[probes["probe"] == "read_bandwidth"]
+    if not gpu.has("l2_bytes") or RING_VARIANT not in set(reads["variant"]):
+        return {}
+    copied, loaded = (_pass_times_us(_rows(probes, "read_bandwidth", variant)) for variant in (RING_VARIANT, plain))
+    turns = [(copied[size] - loaded[size]) * RING_BYTES_PER_SM * gpu.value("sm_count") / size
+             for size in sorted(copied.keys() & loaded.keys()) if size <= gpu.value("l2_bytes")]
+    if not turns:
+        return {}
+    source = _source(_rows(probes, "read_bandwidth", RING_VARIANT))
+    return {"ring_latency_us": Figure(max(float(np.median(turns)), 0.0), "us", "measured", source, float(np.std(turns)) / len(turns) ** 0.5)}
+
+
+def _pass_times_us(rows: pandas.DataFrame) -> dict[float, float]:
+    """Footprint -> time of a pass."""
+    return {float(size): median_and_error(group)[0] for size, group in rows.groupby("work_bytes")}
+
+
 def _curve(rows: pandas.DataFrame) -> BandwidthCurve:
     """Read bandwidth over footprint; a unit is one pass, so its bytes are the footprint."""
     points = sorted((float(size), _rate_figure(group, "B/s", "work_bytes")) for size, group in rows.groupby("work_bytes"))
@@ -214,64 +248,48 @@ def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: s
         raise CalibrationError(f"no usable walk series of {OURS}; measure some, or calibrate from probes alone")
     streams = any((key.streamed_tiles or 0) > 0 or key.mode == "streaming" for key, _ in series)
     names = ["fused_overhead_us", "stream_efficiency"] if streams else ["fused_overhead_us"]
-    gpu = _fit_part(gpu, series, "step", names, MODEL_ERROR, origin)
+    gpu = _fit_part(gpu, series, "step", names, origin)
     entered = [(key, fit) for key, fit in series if fit.entry_us > 0]
     if entered:
-        gpu = _fit_part(gpu, entered, "entry", ["first_step_us"], ENTRY_ERROR, origin)
+        gpu = _fit_part(gpu, entered, "entry", ["first_step_us"], origin)
     return gpu.with_figures({}, calibration="; ".join(part for part in (gpu.calibration, origin) if part))
 
 
-def _fit_part(gpu: Gpu, series: list[tuple[SeriesKey, StepFit]], part: str, names: list[str], error_name: str, origin: str) -> Gpu:
+def _fit_part(gpu: Gpu, series: list[tuple[SeriesKey, StepFit]], part: str, names: list[str], origin: str) -> Gpu:
     """Fit the named coefficients to the `step` or `entry` of every series; add them and the relative error that is left."""
     import numpy as np
     from scipy.optimize import least_squares
 
-    field = f"{part}_us"
-    measured = np.log([getattr(fit, field) for _, fit in series])
+    groups_of = step_groups if part == "step" else entry_groups
+    cases, known = [case_of_series(gpu, key) for key, _ in series], resolve(gpu).values
+    measured = np.log([getattr(fit, f"{part}_us") for _, fit in series])
 
     def residuals(values: np.ndarray) -> np.ndarray:
-        trial = gpu.with_figures({name: Figure(float(value), UNITS[name], "measured", "trial") for name, value in zip(names, values)})
-        return np.log([getattr(predict_series(trial, key), field) for key, _ in series]) - measured
+        trial = {**known, **dict(zip(names, map(float, values)))}
+        return np.log([total_us(groups_of(trial, case)) for case in cases]) - measured
 
     bounds = ([BOUNDS[name][0] for name in names], [BOUNDS[name][1] for name in names])
-    found = least_squares(residuals, [STARTS[name] for name in names], bounds=bounds, diff_step=1e-4)
-    error = float(np.sqrt(2 * found.cost / max(1, len(series) - len(names))))
+    found = least_squares(residuals, [STARTS[name] for name in names], bounds=bounds, diff_step=1e-4, loss="soft_l1", f_scale=ORDINARY_ERROR)
+    left = residuals(found.x)
+    error = float(np.sqrt(np.sum(left**2) / max(1, len(series) - len(names))))
     covariance = np.linalg.pinv(found.jac.T @ found.jac) * error**2
-    relative = np.abs(np.expm1(found.fun))
+    relative = np.abs(np.expm1(left))
     source = (f"least squares over {len(series)} walk series, {part} residuals: median {100 * float(np.median(relative)):.1f} %, "
               f"worst {100 * float(relative.max()):.1f} %; {origin}")
     figures = {name: Figure(float(value), UNITS[name], "measured", source, float(np.sqrt(variance)), RESIDUALS[name])
                for name, value, variance in zip(names, found.x, np.diag(covariance))}
-    return gpu.with_figures({**figures, error_name: Figure(max(error, LEAST_MODEL_ERROR), "ratio", "measured", source)})
+    plain = np.array([is_plain(*asked_of_series(key)) for key, _ in series])
+    of_kind = {MODEL_ERROR: left[plain], OTHER_ERROR: left[~plain]} if part == "step" else {ENTRY_ERROR: left}
+    errors = {name: Figure(_model_error(some), "ratio", "measured", source) for name, some in of_kind.items() if len(some)}
+    return gpu.with_figures({**figures, **errors})
+
+
+def _model_error(left: numpy.ndarray) -> float:
+    """Relative error that residuals leave: their root mean square, at least LEAST_MODEL_ERROR."""
+    return max(float((left**2).mean() ** 0.5), LEAST_MODEL_ERROR)
 
 
 def _is_checked(key: SeriesKey) -> bool:
     """Whether the model counts the series among what records have checked: others are predicted, and do not move what these have fixed."""
-    head, workload = _asked(key)
+    head, workload = asked_of_series(key)
     return not unchecked_parts(key.mode, head, workload)
-
-
-def predict_series(gpu: Gpu, key: SeriesKey, steps: int = 16):
-    """Return the prediction of a recorded series: its head, workload, mode, implementation, placement and grid.
-
-    A placement that ran is not refused, whatever the planner thinks of it.
-    """
-    head, workload = _asked(key, steps)
-    if key.mode == "stepwise":
-        variant = key.variant if not (key.implementation or "").startswith("torch") else None
-        return predict(gpu, head, workload, "stepwise", key.implementation, variant=variant)
-    placement = None
-    if key.warps:
-        counts = (key.register_tiles, key.shared_tiles, key.streamed_tiles, key.staging_tiles, key.tensor_tiles)
-        placement = Placement(key.warps, *(count or 0 for count in counts))
-    return predict(gpu, head, workload, key.mode, placement=placement, grid_blocks=key.grid_blocks, ran=placement is not None)
-
-
-def _asked(key: SeriesKey, steps: int = 16) -> tuple[Head, Workload]:
-    """Head and workload of a series."""
-    target = key.target_vocab_size or key.vocab_size
-    head = Head(f"markov-{key.vocab_size}-r{key.rank}", key.head_kind or "markov", key.vocab_size, target, key.padded_vocab_size or key.vocab_size, key.rank,
-                key.hidden_size, key.gru_size, key.candidate_pool)
-    workload = Workload(key.batch or 1, steps, key.temperature or 0.0, key.precision or "int8x2", key.rounding or "once", key.l2_state or "warm",
-                        bool(key.logits_kept))
-    return head, workload

@@ -176,23 +176,32 @@ def fit_steps(frame: pandas.DataFrame) -> StepFit:
     return _fit(kept, dropped)
 
 
-def fit_frame(frame: pandas.DataFrame) -> list[tuple[SeriesKey, StepFit]]:
-    """Fit every walk series of a frame of records, in the order of first appearance; probe rows are passed over.
+def fit_frame(frame: pandas.DataFrame, probe: str = "none") -> list[tuple[SeriesKey, StepFit]]:
+    """Fit every walk series of a frame of records, in the order of first appearance; rows of other probes are passed over.
+
+    Args:
+        frame: rows of walk records.
+        probe: which rows: of complete walks, or of a probe that walks with parts left out.
 
     Raises:
         FitError: a series has too few walk lengths; names the series.
     """
     if "probe" in frame:
-        frame = frame[frame["probe"].isna() | (frame["probe"] == "none")]
-    columns = [name for name in KEY_COLUMNS if name in frame]
+        frame = frame[frame["probe"].fillna("none") == probe]
     results = []
-    for values, group in frame.groupby(columns, sort=False, dropna=False):
-        key = SeriesKey(**{name: _plain(name, value) for name, value in zip(columns, values)})
+    for key, group in series_of(frame):
         try:
             results.append((key, fit_steps(group)))
         except FitError as error:
             raise FitError(f"{key.describe()}: {error}") from error
     return results
+
+
+def series_of(frame: pandas.DataFrame) -> list[tuple[SeriesKey, pandas.DataFrame]]:
+    """Split a frame of records into its series, in the order of first appearance."""
+    columns = [name for name in KEY_COLUMNS if name in frame]
+    return [(SeriesKey(**{name: _plain(name, value) for name, value in zip(columns, values)}), group)
+            for values, group in frame.groupby(columns, sort=False, dropna=False)]
 
 
 # --- the parts ------------------------------------------------------------------------------------------------------------

@@ -7,24 +7,17 @@ head, precision, L2 state, batch rows of the kernel): `predict` sizes one walk, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cost_model import recurrence, terms
 from cost_model.elementwise import Number, choose, larger, rate_at, rounded_up, smaller
 from cost_model.figures import BandwidthCurve
 from cost_model.footprint import AHEAD_ROWS, NARROW_ROWS, Kernel
 from cost_model.gpu import Gpu
-from cost_model.parts import Group, one_by_one
+from cost_model.parts import Group, beside, one_by_one, total_us
 from cost_model.recurrence import RecurrentCase, recurrent_case
 from cost_model.stepwise import byte_rate
 from cost_model.units import us_from_cycles
-
-RING_STEPS = 4
-"""k-steps of a part of a tile in the staging ring (`csrc/walk/config.cuh`); a tile whose k-steps are no multiple of it is one part."""
-
-K_STEP_ELEMENTS = {"int8x2": 32, "bf16": 16}
-"""Elements of the rank that one product instruction takes."""
-
 
 @dataclass(frozen=True)
 class WalkSizes:
@@ -86,17 +79,17 @@ class FusedCase:
 
     Attributes:
         words, sizes: what was asked.
-        quads: batch rows by fours; matrix_reads: times that a step reads each resident tile; passes: over the tiles.
+        quads: batch rows by fours; matrix_reads: times that a step reads each resident tile; passes: over
+            the resident tiles.
         wide: 1 where words have 64 bits, else 0.
         streamed_bytes: bytes of W2 that the chip reads again in each step; resident_bytes: loaded once.
         logits_bytes: base logits read in a step, and step logits written where they are kept.
-        stream_bytes_per_s: read curve at what is touched before a streamed byte comes round again, over the whole call: the streamed
-            tiles and every step's logits. It decides where they lie.
+        stream_bytes_per_s: read curve at what is touched before a streamed byte comes round again: the streamed tiles and one step's logits.
+        logits_bytes_per_s: read curve at what is touched before base logits come round again, in the next call: all that a call reads.
+        stream_held: whether L2 holds the streamed tiles from step to step.
         load_bytes_per_s: read curve at what a short call reads, which decides where a back-to-back call finds its resident tiles.
-        stream_in_l2: whether L2 holds the first of these footprints.
         clock_mhz: boost clock.
         recurrent: what the head adds; None for Markov.
-        stream_times_us: values of STREAM_PARAMETERS -> time of the stream, as they are asked for.
     """
 
     words: WalkWords
@@ -109,11 +102,11 @@ class FusedCase:
     resident_bytes: Number
     logits_bytes: Number
     stream_bytes_per_s: Number
+    logits_bytes_per_s: Number
+    stream_held: object
     load_bytes_per_s: Number
-    stream_in_l2: object
     clock_mhz: Number
     recurrent: RecurrentCase | None
-    stream_times_us: dict = field(default_factory=dict, compare=False)
 
 
 def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSizes) -> FusedCase:
@@ -124,15 +117,15 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
     streamed, matrix = (tiles - resident_tiles) * size * 1.0, tiles * size * 1.0
     read = terms.base_logits_bytes(sizes.vocab_size, sizes.batch) * 1.0
     logits = read * (2 if words.logits_kept else 1)
-    footprint = streamed + sizes.steps * logits
     quads = terms.quads_of(sizes.batch)
     recurrent = recurrent_case(kernel.head, words.precision, sizes, curve)
     return FusedCase(
-        words=words, sizes=sizes, quads=quads, matrix_reads=1 if kernel.grouped else quads, passes=1 if kernel.grouped else quads,
+        words=words, sizes=sizes, quads=quads, matrix_reads=1 if kernel.grouped else quads,
+        passes=1 if kernel.grouped else choose(sizes.tiles > sizes.streamed_tiles, quads, 1),
         wide=1 if kernel.sampling or kernel.rounding == "none" else choose(sizes.tiles * terms.TILE_ROWS > NARROW_ROWS, 1, 0),
         streamed_bytes=streamed, resident_bytes=matrix - streamed, logits_bytes=logits,
-        stream_bytes_per_s=rate_at(curve, footprint), load_bytes_per_s=rate_at(curve, matrix + read),
-        stream_in_l2=footprint <= gpu.value("l2_bytes") if gpu.has("l2_bytes") else False, clock_mhz=gpu.value("boost_clock_mhz"), recurrent=recurrent,
+        stream_bytes_per_s=rate_at(curve, streamed + logits), logits_bytes_per_s=rate_at(curve, matrix + sizes.steps * logits),
+        stream_held=streamed + logits <= gpu.value("l2_bytes") if gpu.has("l2_bytes") else False, load_bytes_per_s=rate_at(curve, matrix + read), clock_mhz=gpu.value("boost_clock_mhz"), recurrent=recurrent,
     )
 
 
@@ -149,14 +142,14 @@ def step_parameters(words: WalkWords) -> tuple[str, ...]:
     """Names of the parameters that the terms of a step use."""
     kernel = words.kernel
     names = ["exchange_us", "exchange_growth", "l2_latency_us", "shared_read_bytes_per_s_per_sm", _rate_parameter(words), "epilogue_cycles_per_accumulator",
-             "fused_overhead_us", "stream_efficiency", "read_curve_scale", "hbm_latency_us", "exchange_wide_ratio"]
+             "fused_overhead_us", "stream_efficiency", "read_curve_scale", "ring_latency_us", "hbm_latency_us", "exchange_wide_ratio", "led_row_us", "further_quad_us"]
     return (*names, *(["instruction_cycles"] if kernel.head != "markov" or kernel.sampling else []), *recurrence.step_parameters(kernel.head))
 
 
 def entry_parameters(words: WalkWords) -> tuple[str, ...]:
     """Names of the parameters that the terms of an entry use."""
     names = ("cooperative_launch_us", "graph_node_us", "hbm_read_bytes_per_s", "hbm_latency_us", "l2_latency_us", "first_step_us", "read_curve_scale")
-    return (*names, *(["instruction_cycles"] if words.kernel.sampling else []), *recurrence.entry_parameters(words.kernel.head))
+    return (*names, *(["instruction_cycles", "exchange_us"] if words.kernel.sampling else []), *recurrence.entry_parameters(words.kernel.head))
 
 
 # --- a step ---------------------------------------------------------------------------------------------------------------
@@ -168,15 +161,20 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
 
     The latent of a recurrent head is the trip to L2 for the token's row, position terms and state words, which travel together.
     """
-    clock, sizes = case.clock_mhz, case.sizes
+    clock, sizes, kernel = case.clock_mhz, case.sizes, case.words.kernel
     one_word_us = _one_word_us(values, case)
     latent_us = terms.latent_us(values["l2_latency_us"], values["hbm_latency_us"], one_word_us, case.words.cold_weights)
     led_rows = rounded_up(sizes.batch, sizes.warps)
-    reduction_us = terms.block_reduction_us(sizes.warps, case.quads, led_rows, case.wide, clock)
-    groups = [{"latent": latent_us}, *_tile_groups(values, case), {"block_reduction": reduction_us}, _agreement(values, case, one_word_us)]
+    serial: list[Group] = [{"latent": latent_us}, {"block_reduction": terms.block_reduction_us(sizes.warps, case.quads, led_rows, case.wide, clock)},
+                           {"led_rows": terms.led_rows_us(led_rows, values["led_row_us"])}]
     if case.recurrent is not None:
-        groups += one_by_one(recurrence.advance_terms(values, case.recurrent, sizes, clock))
-    groups.append({"overhead": terms.overhead_us(values["fused_overhead_us"], case.passes)})
+        serial += one_by_one(recurrence.advance_terms(values, case.recurrent, sizes, kernel.rows, clock))
+    serial += [{"further_quads": terms.further_quads_us(case.passes, values["further_quad_us"])}, {"overhead": values["fused_overhead_us"]}]
+    agreement = _agreement(values, case, one_word_us)
+    tiles = _resident_groups(values, case)
+    if _any(sizes.streamed_tiles):
+        tiles = [*tiles, *_streamed_groups(values, case, total_us([*serial, *tiles, agreement]))]
+    groups = [serial[0], *tiles, serial[1], agreement, *serial[2:]]
     if case.recurrent is None or not case.recurrent.pooled:
         return groups
     read_us = terms.stream_us(case.recurrent.pool_bytes, values["hbm_read_bytes_per_s"], 1.0)
@@ -188,67 +186,88 @@ def _one_word_us(values: Mapping[str, float], case: FusedCase) -> Number:
     return values["exchange_us"] * (1 + case.wide * (values["exchange_wide_ratio"] - 1))
 
 
-def _tile_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
-    """Resident tiles, streamed tiles, and what follows them.
+def _any(count: Number) -> bool:
+    """Whether a number, or any of an array, is not 0."""
+    return bool(count.any()) if hasattr(count, "any") else bool(count)
 
-    Of each group the slowest resource is exposed. The stream runs beside the streamed tiles, or, where none streams, brings base logits
-    beside the resident ones. Sums of resident tiles are selected from after their products: by clocks, warpgroups gain nothing where they
-    multiply one slot while they select from the one before.
-    """
+
+def _resident_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
+    """Resident tiles, and what follows them: products beside the step's logits where nothing streams; then selection, and noise that is drawn in
+    place."""
+    sizes = case.sizes
+    resident = sizes.tiles - sizes.streamed_tiles
+    logits_us = choose(sizes.streamed_tiles > 0, 0.0, _logits_us(values, case))
+    first, *others = _products(values, case, resident, sizes.shared_tiles, case.matrix_reads)
+    return [{**first, "stream": logits_us}, *others, *_selections(values, case, resident)]
+
+
+def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_shared: Number, reads: Number) -> list[Group]:
+    """Products of so many of a block's tiles, and their reads from shared memory: beside each other where warps multiply, fragment by fragment; one
+    after the other in a warpgroup, which loads the fragments of a slot and then multiplies."""
+    kernel, sizes, precision = case.words.kernel, case.sizes, case.words.precision
+    operations = (terms.group_operations(tiles, sizes.rank, kernel.rows) if kernel.grouped
+                  else terms.product_operations(tiles, sizes.rank, precision, sizes.batch))
+    read_bytes = from_shared * terms.tile_bytes(sizes.rank, precision) * reads
+    times_us = {"products": terms.products_us(operations, values[_rate_parameter(case.words)]),
+                "shared_read": terms.shared_read_us(read_bytes, values["shared_read_bytes_per_s_per_sm"])}
+    return one_by_one(times_us) if kernel.grouped else [times_us]
+
+
+def _selections(values: Mapping[str, float], case: FusedCase, tiles: Number) -> list[Group]:
+    """Selection from so many of a block's tiles, their share of the accumulators, for every quad; and the noise that is drawn for it in place."""
     kernel, sizes = case.words.kernel, case.sizes
-    rate, shared_rate = values[_rate_parameter(case.words)], values["shared_read_bytes_per_s_per_sm"]
-    size = terms.tile_bytes(sizes.rank, case.words.precision)
-
-    def tiles(count: Number, from_shared: Number, reads: Number) -> dict[str, Number]:
-        operations = (terms.group_operations(count, sizes.rank, kernel.rows) if kernel.grouped
-                      else terms.product_operations(count, sizes.rank, case.words.precision, sizes.batch))
-        return {"products": terms.products_us(operations, rate), "shared_read": terms.shared_read_us(from_shared * size * reads, shared_rate)}
-
-    streams = sizes.streamed_tiles > 0
-    resident_tiles, stream_us = sizes.tiles - sizes.streamed_tiles, _stream_us(values, case)
-    resident = {**tiles(resident_tiles, sizes.shared_tiles, case.matrix_reads), "stream": choose(streams, 0.0, stream_us)}
-    streamed_reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
-    streamed = {**tiles(sizes.streamed_tiles, sizes.streamed_tiles, streamed_reads), "epilogue": _epilogue_us(values, case, sizes.streamed_tiles),
-                "stream": choose(streams, stream_us, 0.0)}
-    return [resident, streamed, {"epilogue": _epilogue_us(values, case, resident_tiles)}]
+    slots = sizes.tiles / sizes.warps
+    of_slots = slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
+    accumulators = of_slots * tiles / sizes.tiles
+    cycles = terms.epilogue_cycles(values["epilogue_cycles_per_accumulator"], rounding=kernel.rounding, wide=case.wide, sampled=kernel.sampling,
+                                   kept=case.words.logits_kept)
+    found: list[Group] = [{"epilogue": terms.epilogue_us(accumulators, sizes.warps, case.quads, cycles, case.clock_mhz)}]
+    if kernel.sampling and kernel.rows > AHEAD_ROWS:
+        drawn = accumulators * case.quads * terms.NOISE_PAIR_INSTRUCTIONS
+        found.append({"noise": terms.chain_us(drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)})
+    return found
 
 
 QUADS_TOGETHER = 4
 """Quads that a warp multiplies with one reading of a streamed tile."""
 
-def _epilogue_us(values: Mapping[str, float], case: FusedCase, tiles: Number) -> Number:
-    """Selection from so many of a block's tiles: their share of the accumulators, for every quad."""
+
+def _streamed_groups(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> list[Group]:
+    """Streamed tiles: their products, selection, and what of the stream these and the rest of the step do not hide.
+
+    Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long, and the stream goes on beside the products and
+    the selection of its tiles. With more rows it goes slot by slot.
+    """
     kernel, sizes = case.words.kernel, case.sizes
-    slots = sizes.tiles / sizes.warps
-    accumulators = slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
-    cycles = terms.epilogue_cycles(values["epilogue_cycles_per_accumulator"], rounding=kernel.rounding, wide=case.wide, sampled=kernel.sampling,
-                                   drawn=kernel.sampling and kernel.rows > AHEAD_ROWS, kept=case.words.logits_kept)
-    return terms.epilogue_us(accumulators * tiles / sizes.tiles, sizes.warps, case.quads, cycles, case.clock_mhz)
+    reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
+    work = [*_products(values, case, sizes.streamed_tiles, sizes.streamed_tiles, reads), *_selections(values, case, sizes.streamed_tiles)]
+    work_us = total_us(work)
+    latency_us, ring_bytes = values["ring_latency_us"], _ring_bytes(case)
+    rate = _stream_rate(values, case)
+    moved_us = terms.stream_us(case.streamed_bytes, rate, 1.0) + _logits_us(values, case)
+    if kernel.quads > 1:
+        slots = larger(sizes.streamed_tiles / sizes.warps, 1)
+        left_us = sizes.streamed_tiles / sizes.warps * terms.slot_by_slot_us(1, moved_us / slots, work_us / slots, latency_us, kernel.grouped)
+    else:
+        whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + _logits_us(values, case)
+        filled_us = smaller(serial_us, latency_us + terms.stream_us(ring_bytes, rate, 1.0))
+        left_us = choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0)
+    return beside(work, "stream", left_us)
 
 
-STREAM_PARAMETERS = ("read_curve_scale", "stream_efficiency", "l2_latency_us", "hbm_latency_us")
-"""What the time of a stream depends on; it is kept for them, since most parameters of a step leave it as it is."""
+def _ring_bytes(case: FusedCase) -> Number:
+    """Bytes of the rings of all blocks."""
+    return case.sizes.staging_tiles * terms.tile_bytes(case.sizes.rank, case.words.precision) * case.sizes.grid_blocks * 1.0
 
 
-def _stream_us(values: Mapping[str, float], case: FusedCase) -> Number:
-    """Time in which the chip fetches a step's streamed tiles through the ring, and moves its logits."""
-    key = tuple(values[name] for name in STREAM_PARAMETERS)
-    if key not in case.stream_times_us:
-        case.stream_times_us[key] = _streamed_us(*key, case)
-    return case.stream_times_us[key]
+def _stream_rate(values: Mapping[str, float], case: FusedCase) -> Number:
+    """Bytes a second of the streamed tiles."""
+    return case.stream_bytes_per_s * (values["read_curve_scale"] * smaller(values["stream_efficiency"], 1.0))
 
 
-def _streamed_us(curve_scale: float, efficiency: float, l2_latency_us: float, hbm_latency_us: float, case: FusedCase) -> Number:
-    """Compute it once."""
-    sizes = case.sizes
-    rate = case.stream_bytes_per_s * (curve_scale * smaller(efficiency, 1.0))
-    k_steps = sizes.rank // K_STEP_ELEMENTS[case.words.precision]
-    share = choose(k_steps % RING_STEPS == 0, RING_STEPS / k_steps, 1.0)
-    latency = choose(case.stream_in_l2, l2_latency_us, hbm_latency_us)
-    wave_bytes = sizes.warps * sizes.grid_blocks * terms.tile_bytes(sizes.rank, case.words.precision) * 1.0
-    waves, entries = case.streamed_bytes / wave_bytes, sizes.staging_tiles / sizes.warps / share
-    moved_us = terms.stream_us(case.logits_bytes, rate, 1.0)
-    return choose(sizes.streamed_tiles > 0, terms.ring_us(waves, share, entries, wave_bytes, rate, latency) + moved_us, moved_us)
+def _logits_us(values: Mapping[str, float], case: FusedCase) -> Number:
+    """Time in which the chip moves a step's logits."""
+    return terms.stream_us(case.logits_bytes, case.logits_bytes_per_s * values["read_curve_scale"], 1.0)
 
 
 def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number) -> Group:
@@ -257,10 +276,10 @@ def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number
     group: dict[str, Number] = {"exchange": terms.exchange_us(one_word_us, sizes.batch, values["exchange_growth"])}
     idle = idle_warps(kernel, sizes.warps)
     if kernel.sampling and kernel.rows <= AHEAD_ROWS:
-        drawn = terms.noise_instructions(sizes.batch, sizes.tiles * terms.TILE_ROWS)
-        group["noise"] = terms.issue_us(terms.NOISE_CHAIN * drawn, idle, values["instruction_cycles"], case.clock_mhz)
+        drawn = terms.noise_instructions(sizes.batch, sizes.tiles * terms.TILE_ROWS, idle)
+        group["noise"] = terms.chain_us(drawn, idle, values["instruction_cycles"], case.clock_mhz)
     if case.recurrent is not None and case.recurrent.state_size is not None:
-        group["state_products"] = recurrence.state_products_us(values, case.recurrent, sizes, idle, case.clock_mhz)
+        group["state_products"] = recurrence.state_products_us(values, case.recurrent, sizes, kernel.rows, idle, case.clock_mhz)
     return group
 
 
@@ -286,17 +305,27 @@ def entry_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
         "shard_load": terms.shard_load_us(case.resident_bytes + state_bytes, smaller(hbm, warm) if words.cold_weights else warm),
         "first_latent": 2 * first,
         "first_fill": values["hbm_latency_us"] if words.l2_state == "cold" else values["l2_latency_us"],
-        "first_pass": terms.first_pass_us(case.streamed_bytes, hbm, case.stream_bytes_per_s * values["read_curve_scale"]) if words.cold_weights else 0.0,
+        "first_pass": choose(case.stream_held, terms.first_pass_us(case.streamed_bytes, hbm, case.stream_bytes_per_s * values["read_curve_scale"]), 0.0)
+        if words.cold_weights else 0.0,
         "first_step": values["first_step_us"],
     }
     if words.kernel.sampling and words.kernel.rows <= AHEAD_ROWS:
-        drawn = terms.noise_instructions(sizes.batch, sizes.tiles * terms.TILE_ROWS)
-        found["first_noise"] = terms.issue_us(terms.NOISE_CHAIN * drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)
+        found["first_noise"] = _first_noise_us(values, case)
     found = {name: sizes.launches * time_us for name, time_us in found.items()}
     found = {"launch": values["cooperative_launch_us"] + (sizes.launches - 1) * values["graph_node_us"], **found}
     if case.recurrent is not None:
         found |= recurrence.entry_terms(values, case.recurrent)
     return one_by_one(found)
+
+
+def _first_noise_us(values: Mapping[str, float], case: FusedCase) -> Number:
+    """Noise of the first step, drawn by all warps before the walk, in place of that of a step after the last: what it takes beyond that."""
+    sizes = case.sizes
+    drawn = terms.noise_instructions(sizes.batch, sizes.tiles * terms.TILE_ROWS, sizes.warps)
+    first_us = terms.chain_us(drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)
+    agreement = _agreement(values, case, _one_word_us(values, case))
+    saved_us = larger(agreement["noise"] - agreement["exchange"], 0.0)
+    return larger(first_us - saved_us, 0.0)
 
 
 # --- the floor ------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ RELATIVE_ERROR_BY_KIND: Mapping[str, float] = {
 """Assumed relative standard error of a figure that states none; for a measured one also the least (day, board, placement)."""
 
 RESIDUALS: Mapping[str, str] = {
-    "fused_overhead_us": "a pass over the tiles beyond its named terms: first fragments, issue stalls, blocks that drift apart",
+    "fused_overhead_us": "a fused step beyond its named terms: first fragments, issue stalls, blocks that drift apart",
     "stream_efficiency": "share of the probe's read bandwidth that the walk's own streaming reaches",
     "first_step_us": "entry of a fused walk beyond its named terms: the first step runs from cold instruction caches",
 }
@@ -33,6 +33,9 @@ RESIDUALS: Mapping[str, str] = {
 
 MODEL_ERROR = "model_relative_error"
 """Figure of a calibrated GPU: relative error that the terms of a step leave, from the calibration's own residuals."""
+
+OTHER_ERROR = "other_model_relative_error"
+"""The same for walks that sample, have more than one quad of rows, or a recurrent head: there the terms leave more."""
 
 ENTRY_ERROR = "entry_relative_error"
 """The same for the entry."""
@@ -67,7 +70,8 @@ class Parameters:
         by_name: parameter name -> Parameter.
         curve: whole-chip read bandwidth over footprint.
         calibrated: whether walks on this GPU fixed the residual coefficients.
-        model_error, entry_error: relative errors of the terms themselves, of a step and of the entry.
+        model_error, other_model_error, entry_error: relative errors of the terms themselves: of a step of up to four greedy rows of a Markov head, of any
+            other step, and of the entry.
         unresolved: parameter name -> facts that its transfer rule lacks.
     """
 
@@ -76,6 +80,7 @@ class Parameters:
     curve: BandwidthCurve
     calibrated: bool
     model_error: float
+    other_model_error: float
     entry_error: float
     unresolved: Mapping[str, tuple[str, ...]]
 
@@ -150,9 +155,8 @@ def _resolve(key: ByIdentity) -> Parameters:
     curve_figure = sorted(curve.figures, key=relative_error)[len(curve.figures) // 2]
     by_name["read_curve_scale"] = Parameter(1.0, curve_figure.kind, curve_figure.source, relative_error(curve_figure))
     calibrated = gpu.has("fused_overhead_us") and gpu.figure("fused_overhead_us").kind == "measured"
-    model_error = gpu.value(MODEL_ERROR) if gpu.has(MODEL_ERROR) else DEFAULT_MODEL_ERROR
-    entry_error = gpu.value(ENTRY_ERROR) if gpu.has(ENTRY_ERROR) else DEFAULT_MODEL_ERROR
-    return Parameters(gpu.id, by_name, curve, calibrated, model_error, entry_error, unresolved)
+    errors = [gpu.value(name) if gpu.has(name) else DEFAULT_MODEL_ERROR for name in (MODEL_ERROR, OTHER_ERROR, ENTRY_ERROR)]
+    return Parameters(gpu.id, by_name, curve, calibrated, *errors, unresolved)
 
 
 def _own(figure: Figure) -> Parameter:
@@ -229,7 +233,11 @@ _RULES: Mapping[str, Rule] = {
     "exchange_growth": _SAME,
     "exchange_wide_ratio": _SAME,
     "instruction_cycles": _SAME,
+    "ring_latency_us": _SAME,
+    "led_row_us": _BY_CLOCK,
+    "further_quad_us": _BY_CLOCK,
     "small_kernel_us": _SAME,
+    "position_product_us": _SAME,
     "pool_gather_us": _SAME,
     "fused_overhead_us": _BY_CLOCK,
     "stream_efficiency": _SAME,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cost_model.elementwise import Number, larger
+from cost_model.elementwise import Number, larger, smaller
 
 Group = Mapping[str, Number]
 """Name of a term -> its time in microseconds; all of one group run side by side."""
@@ -18,6 +18,7 @@ Parts = dict[str, tuple[float, float, str]]
 RESOURCES = {
     "products": "tensor cores", "shared_read": "shared memory", "stream": "memory", "epilogue": "issue",
     "latent": "L2 latency", "gate": "issue", "block_reduction": "latency", "exchange": "exchange", "noise": "issue", "overhead": "latency",
+    "led_rows": "latency", "further_quads": "latency",
     "state_products": "issue", "state_read": "L2", "state_update": "issue", "projector": "issue", "latent_exchange": "exchange",
     "latent_update": "issue", "pool_read": "memory", "launch": "launch", "shard_load": "memory", "first_latent": "L2 latency",
     "first_fill": "memory latency", "first_pass": "memory", "first_step": "latency", "first_noise": "issue", "position_terms": "kernel efficiency",
@@ -58,6 +59,16 @@ def split(groups: Sequence[Group]) -> Parts:
             exposed, hidden, resource = parts.get(name, (0.0, 0.0, RESOURCES[name]))
             parts[name] = (exposed + time_us, hidden, resource) if name == binding else (exposed, hidden + time_us, resource)
     return parts
+
+
+def beside(groups: Sequence[Group], name: str, time_us: Number) -> list[Group]:
+    """Add a term that runs beside several groups: in each it is hidden, as far as it lasts, and what is left stands alone."""
+    found: list[Group] = []
+    for group in groups:
+        shown_us = _longest_us(group)
+        found.append({**group, name: smaller(time_us, shown_us)})
+        time_us = time_us - found[-1][name]
+    return [*found, {name: time_us}]
 
 
 def one_by_one(terms: Group) -> list[Group]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 NEAR_BYTES = 1 << 20
 """A footprint that any L2 holds: states and words."""
 
-POSITION_KERNELS = {"gated": 2, "rnn": 2, "domino": 1}
-"""Library kernels that make a call's position terms: a product, and the sum with a bias."""
+SMALL_KERNELS = {"gated": 2, "rnn": 2, "domino": 0}
+"""Library kernels that make a call's position terms beside one product: a bias in fp32, and its sum."""
 
 ADVANCE_BARRIERS = {"rnn": 2, "domino": 4}
 """Barriers of the block that an advance adds (`recurrent.cuh`)."""
@@ -94,47 +94,55 @@ def entry_parameters(kind: str) -> tuple[str, ...]:
     """Parameters of an entry beside a Markov head's."""
     if kind == "markov":
         return ()
-    return ("small_kernel_us", "pool_gather_us") if kind == "domino" else ("small_kernel_us",)
+    return ("position_product_us", "small_kernel_us", *(("pool_gather_us",) if kind == "domino" else ()))
 
 
-def state_products_us(values: Mapping[str, float], case: RecurrentCase, sizes: WalkSizes, warps: Number, clock_mhz: Number) -> Number:
+def state_products_us(values: Mapping[str, float], case: RecurrentCase, sizes: WalkSizes, rows: int, warps: Number, clock_mhz: Number) -> Number:
     """Products of the states with a block's share of the state matrix, by the warps that do not exchange words; rows that do not stay on
     chip are read from L2."""
     share = rounded_up(GATES * case.state_size, sizes.grid_blocks)
-    issued = terms.issue_us(terms.dot_instructions(share, case.state_size, sizes.batch), warps, values["instruction_cycles"], clock_mhz)
+    issued = _dots_us(values, case, terms.dot_instructions(share, case.state_size, sizes.batch), terms.independent_sums(case.kind, rows), warps, clock_mhz)
     return issued + terms.stream_us(case.left_out_bytes, case.near_bytes_per_s * values["read_curve_scale"], 1.0)
 
 
-def advance_terms(values: Mapping[str, float], case: RecurrentCase, sizes: WalkSizes, clock_mhz: Number) -> dict[str, Number]:
+def _dots_us(values: Mapping[str, float], case: RecurrentCase, instructions: Number, independent: int, warps: Number, clock_mhz: Number) -> Number:
+    """Warp instructions of dot products, shared by warps that add up so many independent sums side by side."""
+    return terms.chain_us(instructions / warps, warps, larger(values["instruction_cycles"] / independent, 1.0), clock_mhz)
+
+
+def advance_terms(values: Mapping[str, float], case: RecurrentCase, sizes: WalkSizes, rows: int, clock_mhz: Number) -> dict[str, Number]:
     """What stands between the winners of a step and the next latents, beside the trip to L2 that a Markov head makes, too.
 
     gated: its leaders compute the latents. rnn: words and table rows are read by all blocks, outputs and states computed. domino: the
-    same, then the projector's products, their exchange, and the latents.
+    same, then the projector's products, their exchange, and the latents. `rows`: of the kernel.
     """
-    def issue(instructions: Number, warps: Number) -> Number:
-        return terms.issue_us(instructions, warps, values["instruction_cycles"], clock_mhz)
+    def chain(instructions: Number, warps: Number) -> Number:
+        return terms.chain_us(instructions, warps, values["instruction_cycles"], clock_mhz)
 
     near = case.near_bytes_per_s * values["read_curve_scale"]
     read = {"state_read": terms.everywhere_us(case.read_bytes, sizes.grid_blocks, near)}
     if case.kind == "gated":
-        leaders = smaller(sizes.batch, sizes.warps)
-        return {**read, "gate": issue(terms.gate_instructions(sizes.rank, sizes.batch), leaders)}
+        leaders, led_rows = smaller(sizes.batch, sizes.warps), rounded_up(sizes.batch, sizes.warps)
+        return {**read, "gate": chain(terms.gate_instructions(sizes.rank, led_rows), leaders)}
     barriers_us = us_from_cycles(ADVANCE_BARRIERS[case.kind] * terms.barrier_cycles(sizes.warps), clock_mhz)
-    update = {"state_update": issue(terms.state_instructions(case.kind, case.state_size, sizes.batch), sizes.warps) + barriers_us}
-    latents = {"latent_update": issue(terms.latent_instructions(sizes.rank, sizes.batch), sizes.warps)}
+    update = {"state_update": chain(terms.state_instructions(case.kind, case.state_size, sizes.batch, sizes.warps), sizes.warps) + barriers_us}
+    latents = {"latent_update": chain(terms.latent_instructions(case.kind, sizes.rank, sizes.batch, sizes.warps), sizes.warps)}
     if case.kind == "rnn":
         return {**read, **update, **latents}
     share = rounded_up(sizes.rank, sizes.grid_blocks)
+    in_turn = rounded_up(share * rounded_up(sizes.batch, terms.QUAD_ROWS), sizes.warps) * smaller(sizes.batch, terms.QUAD_ROWS)
+    projected = terms.dot_instructions(in_turn, case.state_size, 1)
+    independent = smaller(rows, terms.QUAD_ROWS)
     gathered = terms.everywhere_us(case.gathered_bytes, sizes.grid_blocks, near)
     return {
-        **read, **update, "projector": issue(terms.dot_instructions(share, case.state_size, sizes.batch), sizes.warps),
+        **read, **update, "projector": terms.chain_us(projected, sizes.warps, larger(values["instruction_cycles"] / independent, 1.0), clock_mhz),
         "latent_exchange": values["exchange_us"] + gathered, **latents,
     }
 
 
 def entry_terms(values: Mapping[str, float], case: RecurrentCase) -> dict[str, Number]:
-    """Library kernels before the walk: position terms of the call, and the candidates of a pool."""
-    made = POSITION_KERNELS[case.kind] * values["small_kernel_us"]
+    """Library kernels before the walk: position terms of the call, and the candidates of a pool. The first latents are advanced from empty states in
+    place of the last step's, which nobody needs."""
+    made = values["position_product_us"] + SMALL_KERNELS[case.kind] * values["small_kernel_us"]
     found = {"position_terms": made + terms.stream_us(case.position_bytes, values["hbm_read_bytes_per_s"], 1.0)}
     return {**found, "pool_gather": values["pool_gather_us"]} if case.pooled else found
-

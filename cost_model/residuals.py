@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from cost_model.calibrate import predict_series
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu
+from cost_model.recorded import predict_series
 from cost_model.workload import is_experiment
 
 

@@ -322,11 +322,12 @@ def _fused(block: _Block, heads: Sequence[Head]) -> dict[str, numpy.ndarray]:
     of_entry, of_step = entry_parameters(words), step_parameters(words)
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
-    errors = [fused_errors(parameters, unchecked_parts(mode, heads[0], replace(block.workload, batch=batch))) for batch in batches]
+    asked = [replace(block.workload, batch=batch) for batch in batches]
+    errors = [fused_errors(parameters, heads[0], one, unchecked_parts(mode, heads[0], one)) for one in asked]
     entry_error, step_error = (numpy.array(column).reshape(1, -1, 1) for column in zip(*errors))
     floor_entry, floor_step = fused_floor(facts, mode, case)
-    entry = estimate(lambda values: entry_groups(values, case), used, of_entry, entry_error, floor_entry)
-    step = estimate(lambda values: step_groups(values, case), used, of_step, step_error, floor_step)
+    entry = estimate(lambda values: entry_groups(values, case), used, of_entry, entry_error, floor_entry, parameters.calibrated)
+    step = estimate(lambda values: step_groups(values, case), used, of_step, step_error, floor_step, parameters.calibrated)
     return dict(zip(QUANTITIES, (*entry, *step, floor_entry, floor_step)))
 
 
@@ -352,8 +353,8 @@ def _stepwise(block: _Block, heads: Sequence[Head]) -> dict[str, numpy.ndarray]:
     by_name = {**used, **stepwise_parameters(engine, case, gpu)}
     floor_step = terms.read_floor_us(case.matrix_bytes, case.rate_bytes_per_s)
     floor_entry = terms.first_launch_us(by_name["graph_launch_us"].value, by_name["graph_node_us"].value)
-    entry = estimate(lambda values: stepwise_groups(values, engine, case)[0], by_name, by_name, parameters.entry_error, floor_entry)
-    step = estimate(lambda values: stepwise_groups(values, engine, case)[1], by_name, by_name, parameters.model_error, floor_step)
+    entry = estimate(lambda values: stepwise_groups(values, engine, case)[0], by_name, by_name, parameters.entry_error, floor_entry, parameters.calibrated)
+    step = estimate(lambda values: stepwise_groups(values, engine, case)[1], by_name, by_name, parameters.model_error, floor_step, parameters.calibrated)
     return dict(zip(QUANTITIES, (*entry, *step, floor_entry, floor_step)))
 
 

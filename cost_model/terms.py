@@ -143,20 +143,31 @@ def stream_us(streamed_bytes: float, bytes_per_s: float, efficiency: float) -> f
     return us_from_transfer(streamed_bytes, bytes_per_s * efficiency)
 
 
-def ring_us(streamed_slots: Number, entry_share: Number, entries: Number, wave_bytes: Number, bytes_per_s: Number, latency_us: Number) -> Number:
-    """Time of a step's streamed slots: slots × max(transfer, (latency + entry_share × transfer) / (entry_share × entries)).
+def ring_us(streamed_bytes: Number, ring_bytes: Number, bytes_per_s: Number, latency_us: Number) -> Number:
+    """Streamed bytes through rings of `ring_bytes` on the whole chip: bytes / bandwidth + bytes / ring × latency.
 
-    transfer = wave / bandwidth, a wave being one tile of every warp of the chip. The ring of a warp has `entries` parts of a tile; a part
-    is asked for again as soon as it has been multiplied, and is back a latency and its own transfer later. So `entries` parts come in
-    that time, but never faster than bandwidth allows.
+    A part of the ring is asked for again as soon as it has been multiplied; what it waits for is a latency and the whole ring, which is queued
+    before it. So ring bytes come in latency + ring / bandwidth, over and over. The latency is that of a loaded memory, from the probe of the
+    same copies with another ring.
     """
-    transfer_us = us_from_transfer(wave_bytes, bytes_per_s)
-    return streamed_slots * larger(transfer_us, (latency_us + entry_share * transfer_us) / (entry_share * larger(entries, 1)))
+    return us_from_transfer(streamed_bytes, bytes_per_s) + streamed_bytes / larger(ring_bytes, 1) * latency_us
 
 
-def issue_us(instructions: Number, warps: Number, instruction_cycles: Number, clock_mhz: Number) -> Number:
-    """Instructions of `warps` warps together / what a multiprocessor issues: 4 a cycle, or warps / instruction_cycles where few run."""
-    return us_from_cycles(instructions / smaller(SCHEDULERS_PER_SM, warps / instruction_cycles), clock_mhz)
+def slot_by_slot_us(slots: Number, transfer_us: Number, work_us: Number, latency_us: Number, ahead: bool) -> Number:
+    """Streamed slots that ask for their base logits one by one: slots × (latency + max(transfer, work)).
+
+    The logits queue behind the ring, so nothing but one slot's own transfer is ever on its way when they arrive. Asked for a slot `ahead`, as
+    warpgroups do, two slots share a trip: slots × max(transfer, work, (latency + transfer + work) / 2). Times of one slot.
+    """
+    if ahead:
+        return slots * larger(larger(transfer_us, work_us), (latency_us + transfer_us + work_us) / 2)
+    return slots * (latency_us + larger(transfer_us, work_us))
+
+
+def chain_us(instructions: Number, warps: Number, instruction_cycles: Number, clock_mhz: Number) -> Number:
+    """`warps` warps side by side, each with that many instructions of which every one waits for the last:
+    instructions × max(instruction_cycles, warps / 4 schedulers)."""
+    return us_from_cycles(instructions * larger(instruction_cycles, warps / SCHEDULERS_PER_SM), clock_mhz)
 
 
 def epilogue_us(accumulators: Number, warps: Number, quads: Number, cycles: Number, clock_mhz: Number) -> Number:
@@ -164,30 +175,25 @@ def epilogue_us(accumulators: Number, warps: Number, quads: Number, cycles: Numb
     return us_from_cycles(accumulators * warps * quads * cycles / SCHEDULERS_PER_SM, clock_mhz)
 
 
-def epilogue_cycles(greedy_cycles: Number, *, rounding: str, wide: Number, sampled: bool, drawn: bool, kept: bool) -> Number:
+def epilogue_cycles(greedy_cycles: Number, *, rounding: str, wide: Number, sampled: bool, kept: bool) -> Number:
     """Issue cycles of a warp's accumulator: of a narrow greedy one, and the instructions that other kernels add.
 
-    rounding `twice` 4; 64-bit keys 20; dividing by the temperature and adding noise 16; drawing a pair of noise in place 215; storing a
-    pair of logits 12. Counted in the source and in SASS of sm_90.
+    rounding `twice` 4; 64-bit keys 20; adding noise 4; storing a pair of logits 12. Counted in the source and in SASS of sm_90.
     """
-    more = 4 * (rounding == "twice") + 16 * sampled + NOISE_CHAIN * NOISE_PAIR_INSTRUCTIONS * drawn + 12 * kept
-    return greedy_cycles + more + 20 * wide
+    return greedy_cycles + 4 * (rounding == "twice") + 4 * sampled + 12 * kept + 20 * wide
 
 
-NOISE_PAIR_INSTRUCTIONS = 215
-"""Philox4x32-10 and two Gumbel values, SASS of sm_90 (`noise.cuh`, compiled alone)."""
+NOISE_PAIR_INSTRUCTIONS = 215 + 12
+"""Philox4x32-10 and two Gumbel values, SASS of sm_90 (`noise.cuh`, compiled alone), and the division of two logits by the temperature."""
 
 NOISE_QUAD_INSTRUCTIONS = 327
 """Philox4x32-10 and four Gumbel values."""
 
-NOISE_CHAIN = 2.3
-"""Each instruction of the noise waits for the one before, and no warp has others to issue meanwhile: times the issue cycles that elementwise
-code takes. Sampled less greedy steps of an H200, batches 2 to 16, give 2.0 to 2.9 (`2026-11-30-batches`)."""
 
-
-def noise_instructions(rows: Number, matrix_rows: Number) -> Number:
-    """Warp instructions that draw a step's noise of a block: batch rows × matrix rows / 4 quads of ids / 32 lanes × 327."""
-    return rows * matrix_rows / 4 / WARP_LANES * NOISE_QUAD_INSTRUCTIONS
+def noise_instructions(rows: Number, matrix_rows: Number, warps: Number) -> Number:
+    """Instructions of a warp that draws its part of a step's noise for a block: 327 a lane's quad of ids, and for each batch row as many in turn as
+    ceil(ceil(matrix rows / 128) / warps)."""
+    return rows * rounded_up(rounded_up(matrix_rows, 4 * WARP_LANES), warps) * NOISE_QUAD_INSTRUCTIONS
 
 
 WARP_LANES = 32
@@ -224,13 +230,19 @@ def exchange_us(one_word_us: Number, batch: Number, growth: Number) -> Number:
     return one_word_us * (1.0 + growth * (batch - 1))
 
 
-def overhead_us(one_pass_us: Number, passes: Number) -> Number:
-    """What a pass over the tiles costs beyond its terms, once for each: quads of `mma.sync`, one of `wgmma`.
+def led_rows_us(led_rows: Number, row_us: Number) -> Number:
+    """Further batch rows of a warp that exchanges words: (rows a leader - 1) × time of one. Their words, winners and latents go one after the
+    other; the probe of the exchange has the words alone."""
+    return (led_rows - 1) * row_us
 
-    It belongs to the pass, not to the step: projection and selection repeated inside the blocks of an H200, without any exchange, take
-    1.12 µs a step (`fixed_latent` of `2026-11-30-parts`), 0.4 µs more than their terms.
+
+def further_quads_us(passes: Number, quad_us: Number) -> Number:
+    """What a reading of the tiles costs beside its terms when another follows: (passes - 1) × time of one.
+
+    After the last reading warps ask for base logits while blocks agree; between readings they ask, wait for the next logits and fetch the
+    first fragments with nothing to hide it.
     """
-    return one_pass_us * passes
+    return (passes - 1) * quad_us
 
 
 # --- what other heads than Markov add to a fused step ---------------------------------------------------------------------------
@@ -247,9 +259,9 @@ DOT_CHUNK_INSTRUCTIONS, DOT_FOLD_INSTRUCTIONS, DOT_CHUNK = 26, 20, 256
 """A warp's part of a dot product with a state: 24 to unpack and add eight pairs a lane and 2 loads for every 256 elements; the sum across lanes."""
 
 
-def gate_instructions(rank: Number, batch: Number) -> Number:
-    """Warp instructions of a gated head's latents, u = sigmoid(P + t) × e: batch × rank / 32 × 46."""
-    return batch * rank / WARP_LANES * GATE_INSTRUCTIONS
+def gate_instructions(rank: Number, led_rows: Number) -> Number:
+    """Instructions of a leader's gated latents, u = sigmoid(P + t) × e: rows that it leads × rank / 32 × 46."""
+    return led_rows * rank / WARP_LANES * GATE_INSTRUCTIONS
 
 
 def dot_instructions(matrix_rows: Number, elements: Number, batch: Number) -> Number:
@@ -257,14 +269,27 @@ def dot_instructions(matrix_rows: Number, elements: Number, batch: Number) -> Nu
     return matrix_rows * batch * (elements / DOT_CHUNK * DOT_CHUNK_INSTRUCTIONS + DOT_FOLD_INSTRUCTIONS)
 
 
-def state_instructions(kind: str, size: Number, batch: Number) -> Number:
-    """Warp instructions of new states, which every block computes whole: batch × size / 32 × 78 (RNN) or 117 (GRU)."""
-    return batch * size / WARP_LANES * STATE_INSTRUCTIONS[kind]
+def independent_sums(kind: str, rows: int) -> int:
+    """Sums of products that a warp adds up side by side (`recurrent.cuh`): up to four batch rows, and of Domino's matrix four rows for one
+    batch row, else two."""
+    return smaller(rows, QUAD_ROWS) * ((4 if rows == 1 else 2) if kind == "domino" else 1)
 
 
-def latent_instructions(rank: Number, batch: Number) -> Number:
-    """Warp instructions of outputs by tanh or SiLU and their split into two int8 vectors: batch × rank / 32 × (41 + 30)."""
-    return batch * rank / WARP_LANES * (OUTPUT_INSTRUCTIONS + SPLIT_INSTRUCTIONS)
+def state_instructions(kind: str, size: Number, batch: Number, warps: Number) -> Number:
+    """Instructions of a warp that advances its part of all states, which every block computes whole.
+
+    Domino: 4 elements a lane and turn, 117 instructions each. RNN: 2 elements a lane of a state (78 each) or of an output, in turns of all warps.
+    """
+    if kind == "domino":
+        return rounded_up(batch * size, 4 * WARP_LANES * warps) * 4 * STATE_INSTRUCTIONS[kind]
+    return rounded_up(2 * batch * rounded_up(size, 2 * WARP_LANES), warps) * 2 * STATE_INSTRUCTIONS[kind]
+
+
+def latent_instructions(kind: str, rank: Number, batch: Number, warps: Number) -> Number:
+    """Instructions of a warp that makes its part of the latents, 2 elements a lane and turn: split into two int8 vectors (30), and of Domino
+    SiLU before that (41); an RNN's outputs are made beside its states."""
+    turns = rounded_up(batch * rounded_up(rank, 2 * WARP_LANES), warps)
+    return turns * 2 * (SPLIT_INSTRUCTIONS + (OUTPUT_INSTRUCTIONS if kind == "domino" else 0))
 
 
 def everywhere_us(bytes_per_block: Number, grid_blocks: Number, bytes_per_s: Number) -> Number:

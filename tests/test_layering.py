@@ -60,7 +60,7 @@ DIMENSIONLESS = {
     "value": "of a Figure, a Claim or a Finding: the unit stands in the field beside it",
     "standard_error": "of a Figure: in the unit of the figure beside it",
     "low": "least allowed value of a column whose name carries the unit",
-    "model_error": "relative error of the model's form", "entry_error": "the same, of an entry",
+    "model_error": "relative error of the model's form", "other_model_error": "the same", "entry_error": "the same, of an entry",
     "lack_of_fit_p": "a probability",
     "r_squared": "a share",
     "tokens_agree_reference": "a share of tokens",

@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cost_model.calibrate import PRIMARY_VARIANTS, CalibrationError, calibrate, fit_residuals, median_and_error, predict_series, write_calibration
+from cost_model.calibrate import PRIMARY_VARIANTS, CalibrationError, calibrate, fit_residuals, median_and_error, write_calibration
 from cost_model.gpu import AnotherGpu, BandwidthMismatch, load_gpu, read_calibration
 from cost_model.head import Head
 from cost_model.measurement import walk_row
 from cost_model.parameters import RESIDUALS, resolve
 from cost_model.placement import Placement, PlanError, plan
 from cost_model.predict import predict
+from cost_model.recorded import predict_series
 from cost_model.workload import Workload
 from tests.cost_model.walk_examples import QWEN, exact_fit, series_key, study_h200
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cost_model.errors import BadInput
 from cost_model.fused import WalkWords, fused_case, step_groups
-from cost_model.gpu import load_gpu
+from cost_model.gpu import Figure, load_gpu
 from cost_model.head import Head, load_head
 from cost_model.parameters import resolve
 from cost_model.parts import split
@@ -82,8 +82,9 @@ def parts_of(case):
 
 def test_each_quad_reads_the_matrix_again():
     one, four = parts_of(sized(4, "warp")), parts_of(sized(16, "warp"))
-    for name in ("products", "shared_read", "epilogue", "overhead"):
+    for name in ("products", "shared_read", "epilogue"):
         assert four[name] == pytest.approx(4 * one[name]), name
+    assert one["further_quads"] == 0 and four["further_quads"] == pytest.approx(3 * resolve(STUDY).values["further_quad_us"])
     assert one["shared_read"] == pytest.approx(48 * 4096 / 2.46e11 * 1e6)
     three_quads = parts_of(sized(12, "warp"))
     assert three_quads["products"] == pytest.approx(3 * one["products"]), "rows that the batch leaves out are not multiplied"
@@ -116,14 +117,13 @@ def test_noise_is_drawn_beside_the_exchange_of_few_rows_and_in_place_of_many():
     four = walk(temperature=1.0, batch=4).terms["step"]
     assert four["exchange"].exposed_us == 0 < four["noise"].exposed_us
     eight = walk(temperature=1.0, batch=8).terms["step"]
-    greedy = walk(batch=8).terms["step"]["epilogue"]
-    assert "noise" not in eight and eight["epilogue"].exposed_us > 2 * (greedy.exposed_us + greedy.hidden_us)
+    assert eight["noise"].exposed_us == pytest.approx(9 * 2 * 227 * resolve(STUDY).values["instruction_cycles"] / 1980) and eight["exchange"].exposed_us > 0
     assert walk(temperature=0.5).step_us == walk(temperature=2.0).step_us, "the temperature is an input of one kernel"
 
 
 def test_kept_logits_double_the_logits_traffic():
     kept, not_kept = (walk(batch=16, logits_kept=flag).terms["step"]["stream"] for flag in (True, False))
-    rates = [resolve(STUDY).curve.at(16 * 16 * 303_872 * times) * 0.85 for times in (2, 1)]
+    rates = [resolve(STUDY).curve.at(38_895_616 + 16 * 16 * 303_872 * times) for times in (2, 1)]
     assert kept.exposed_us + kept.hidden_us == pytest.approx(2 * 16 * 303_872 / rates[0] * 1e6)
     assert not_kept.exposed_us + not_kept.hidden_us == pytest.approx(16 * 303_872 / rates[1] * 1e6)
     assert walk(logits_kept=True).terms["step"]["epilogue"].exposed_us > walk().terms["step"]["epilogue"].exposed_us
@@ -151,13 +151,14 @@ def test_a_recurrent_head_adds_its_state_to_a_markov_step():
 
 def test_rows_of_a_state_matrix_that_do_not_stay_are_read_again():
     few = predict(STUDY, replace(HEADS["domino"], gru_size=4096), Workload(), "resident").terms["step"]["state_products"]
-    whole = 3 * 4096 // 132 * (16 * 26 + 20) / 3.5 / 1980
+    whole = 3 * 4096 // 132 * (16 * 26 + 20) / 7 * (7 / 4) / 1980  # seven warps, several sums each
     assert few.exposed_us + few.hidden_us > whole, "97 rows of 8 KiB a block do not fit beside the tiles"
 
 
 def test_position_terms_are_an_entry_not_a_step():
     entry = exposed(walk("rnn"), "entry")
-    assert entry["position_terms"] == pytest.approx(2 * 2.3 + 768 * 2560 * 2 / 4.65e12 * 1e6)
+    assert entry["position_terms"] == pytest.approx(6.5 + 2 * 1.6 + 768 * 2560 * 2 / 4.65e12 * 1e6)
+    assert exposed(walk("domino"), "entry")["position_terms"] == pytest.approx(6.5 + 256 * 2560 * 2 / 4.65e12 * 1e6), "no bias"
     assert "position_terms" not in exposed(walk(), "entry")
 
 
@@ -202,8 +203,7 @@ def test_a_path_is_known_by_its_kernel_too():
 
 
 @pytest.mark.parametrize("workload, kind, words", [
-    (dict(batch=4), "markov", "batch 4"), (dict(logits_kept=True), "markov", "kept logits"), (dict(), "rnn", "rnn heads"),
-    (dict(batch=2, temperature=1.0), "gated", "gated heads, batch 2, temperature 1"),
+    (dict(precision="bf16"), "markov", "resident bf16"), (dict(), "pool", "candidate pools"), (dict(batch=17, temperature=1.0), "gated", "17 sampled rows"),
 ])
 def test_what_no_record_has_checked_has_a_wide_interval_and_a_note(workload, kind, words):
     def half(one):
@@ -212,6 +212,13 @@ def test_what_no_record_has_checked_has_a_wide_interval_and_a_note(workload, kin
     prediction, checked = walk(kind, **workload), walk()
     assert f"the model is not fitted to records of this, so its interval is wide: {words}" in prediction.notes
     assert half(prediction) > 0.29 > 0.2 > half(checked)
+
+
+def test_sampling_several_quads_and_states_are_described_less_well():
+    gpu = STUDY.with_figures({"other_model_relative_error": Figure(0.07, "ratio", "measured", "made up")})
+    halves = [(one.step_us_high / one.step_us - 1) / 1.96 for one in (walk(gpu=gpu, batch=4), walk(gpu=gpu, batch=5), walk(gpu=gpu, temperature=1.0),
+                                                                      walk("rnn", gpu=gpu))]
+    assert halves[0] < 0.06 and min(halves[1:]) == pytest.approx(0.07)
 
 
 @pytest.mark.parametrize("kind, mode, workload, words", [

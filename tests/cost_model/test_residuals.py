@@ -1,10 +1,10 @@
 """Errors by mode of made-up series whose errors are known."""
 
+from cost_model.recorded import predict_series
 from dataclasses import replace
 
 import pytest
 
-from cost_model.calibrate import predict_series
 from cost_model.residuals import errors_by_mode
 from tests.cost_model.walk_examples import exact_fit, series_key, study_h200
 

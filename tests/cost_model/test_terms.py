@@ -47,18 +47,17 @@ def test_latent_is_hidden_behind_the_exchange_when_it_is_pulled_ahead():
     assert terms.latent_us(0.15, 0.35, 0.1, cold=True) == pytest.approx(0.15 + 0.25)
 
 
-def test_a_ring_waits_for_latency_until_its_entries_cover_it():
+def test_a_ring_pays_a_latency_a_turn():
     assert terms.stream_us(1e6, 1e12, 0.5) == pytest.approx(2.0)
-    wave = dict(wave_bytes=4e6, bytes_per_s=8e12, latency_us=0.3)  # 0.5 us a slot
-    assert terms.ring_us(5, 1.0, 1, **wave) == pytest.approx(5 * 0.8), "one whole tile: nothing is in flight while it is multiplied"
-    assert terms.ring_us(5, 0.5, 2, **wave) == pytest.approx(5 * 0.55), "two halves: one travels while the other is multiplied"
-    assert terms.ring_us(5, 0.5, 4, **wave) == pytest.approx(5 * 0.5), "bandwidth binds"
-    assert terms.ring_us(0, 0.5, 0, **wave) == 0
+    assert terms.ring_us(40e6, 10e6, 8e12, 0.3) == pytest.approx(5.0 + 4 * 0.3)
+    times = [terms.ring_us(40e6, entries * 1e6, 8e12, 0.3) for entries in range(1, 40)]
+    assert times == sorted(times, reverse=True) and terms.ring_us(0, 0, 8e12, 0.3) == 0
 
 
-def test_a_ring_is_never_slower_with_more_entries():
-    times = [terms.ring_us(9, 0.25, entries, 1e6, 8e12, 0.3) for entries in range(1, 40)]
-    assert times == sorted(times, reverse=True) and times[-1] == pytest.approx(9 * 0.125)
+def test_slots_that_wait_for_their_logits_hide_the_shorter_of_transfer_and_work():
+    assert terms.slot_by_slot_us(9, 0.5, 0.2, 0.4, False) == pytest.approx(9 * 0.9) == terms.slot_by_slot_us(9, 0.2, 0.5, 0.4, False)
+    assert terms.slot_by_slot_us(9, 0.5, 0.2, 0.4, True) == pytest.approx(9 * 0.55), "two slots share a trip"
+    assert terms.slot_by_slot_us(9, 0.9, 0.2, 0.4, True) == pytest.approx(9 * 0.9), "bandwidth binds"
 
 
 def test_epilogue_divides_by_four_schedulers():
@@ -68,10 +67,10 @@ def test_epilogue_divides_by_four_schedulers():
 
 def test_an_epilogue_pays_for_what_its_kernel_does():
     def cycles(**more):
-        return terms.epilogue_cycles(43, **{**dict(rounding="once", wide=0, sampled=False, drawn=False, kept=False), **more})
+        return terms.epilogue_cycles(43, **{**dict(rounding="once", wide=0, sampled=False, kept=False), **more})
 
     assert cycles() == 43 and cycles(rounding="twice") == 47 and cycles(kept=True) == 55
-    assert cycles(wide=1, sampled=True) == 43 + 20 + 16 and cycles(wide=1, sampled=True, drawn=True) == pytest.approx(43 + 20 + 16 + terms.NOISE_CHAIN * 215)
+    assert cycles(wide=1, sampled=True) == 43 + 20 + 4
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])
@@ -86,9 +85,9 @@ def test_block_reduction_counts_its_cycles():
     assert terms.block_reduction_us(8, 8, 4, 1, 1000) == pytest.approx((8 * 2 * 2 * 30 + 4 * 30 + 2 * (22 + 16)) / 1000)
 
 
-def test_few_warps_issue_less():
-    assert terms.issue_us(800, 8, 2, 1000) == pytest.approx(0.2), "eight warps keep four schedulers busy"
-    assert terms.issue_us(800, 1, 2, 1000) == pytest.approx(1.6), "one issues every second cycle"
+def test_a_chain_waits_for_itself_or_for_the_schedulers():
+    assert terms.chain_us(800, 1, 4, 1000) == terms.chain_us(800, 16, 4, 1000) == pytest.approx(3.2), "up to four warps a scheduler run side by side"
+    assert terms.chain_us(800, 32, 4, 1000) == pytest.approx(6.4), "eight take turns"
 
 
 def test_warpgroups_take_as_long_for_16_rows_as_for_8():
@@ -109,9 +108,13 @@ def test_sizes_of_recurrent_heads():
 
 def test_instructions_of_recurrent_heads():
     assert terms.dot_instructions(2, 1024, 3) == 2 * 3 * (4 * 26 + 20)
-    assert terms.state_instructions("domino", 1024, 1) == 32 * 117 and terms.state_instructions("rnn", 256, 2) == 16 * 78
-    assert terms.gate_instructions(256, 2) == 16 * 46 and terms.latent_instructions(256, 1) == 8 * 71
-    assert terms.noise_instructions(1, 1152) == 9 * 327, "a quad of ids a lane"
+    assert terms.state_instructions("domino", 1024, 1, 8) == 4 * 117 and terms.state_instructions("domino", 1024, 3, 8) == 3 * 4 * 117
+    assert terms.state_instructions("rnn", 256, 1, 8) == 2 * 78 and terms.state_instructions("rnn", 256, 3, 8) == 3 * 2 * 78
+    assert terms.gate_instructions(256, 2) == 16 * 46 and terms.latent_instructions("rnn", 256, 1, 8) == 60 and terms.latent_instructions("domino", 256, 4, 8) == 2 * 142
+    assert terms.noise_instructions(1, 1152, 9) == 327, "a quad of ids a lane"
+    assert terms.noise_instructions(1, 1152, 8) == 2 * 327 and terms.noise_instructions(4, 1152, 4) == 12 * 327, "warps draw in turns, a batch row at a time"
+    assert [terms.independent_sums(kind, rows) for kind, rows in (("rnn", 1), ("rnn", 8), ("domino", 1), ("domino", 8))] == [1, 4, 4, 8]
+    assert terms.led_rows_us(1, 0.5) == terms.further_quads_us(1, 0.5) == 0 and terms.led_rows_us(4, 0.5) == terms.further_quads_us(4, 0.5) == 1.5
     assert terms.everywhere_us(1e6, 8, 1e12) == pytest.approx(8.0)
 
 

@@ -1,0 +1,187 @@
+"""part_fit: constants of the walk's own code, from what its parts take alone and from the clocks between the marks of a step.
+
+Three probes take the kernel itself apart, for Markov heads at several batches and for every other kind of head:
+
+    walk_phase      clocks of warp 0 between marks: products, epilogue, publish, exchange, latent
+    fixed_latent    complete calls of products and selection, without any exchange
+    walk_exchange   complete calls of words, agreement and latents, without products
+
+`part_figures` turns them into parameters. Each is what a part takes beyond the terms that other probes fix, over how often it happens; a
+parameter whose parts are not recorded is left out, and keeps its published value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cost_model import terms
+from cost_model.elementwise import rounded_up
+from cost_model.fit import SeriesKey, fit_frame, series_of
+from cost_model.fused import WGMMA_PARAMETER, FusedCase, entry_groups, step_groups
+from cost_model.gpu import Figure, Gpu
+from cost_model.parameters import resolve
+from cost_model.parts import split
+from cost_model.recorded import case_of_series
+from cost_model.recurrence import SMALL_KERNELS
+from cost_model.units import operations_per_s_from_time
+
+if TYPE_CHECKING:
+    import pandas
+
+PHASE, TILES, AGREEMENT = "walk_phase", "fixed_latent", "walk_exchange"
+LEAST_ERROR = 0.05
+"""Relative standard error that these constants keep at least: a part alone is compiled, and runs, a little unlike the whole."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A recorded part of a walk.
+
+    Attributes:
+        key, case: its series and sizes.
+        step_us, entry_us: slope and intercept of its calls; of a phase the median over blocks, and no entry.
+    """
+
+    key: SeriesKey
+    case: FusedCase
+    step_us: float
+    entry_us: float | None = None
+
+    @property
+    def is_markov(self) -> bool:
+        """Whether it is of a Markov head."""
+        return self.case.recurrent is None
+
+    def terms_us(self, gpu: Gpu, names: Iterable[str], of_entry: bool = False) -> float:
+        """What the model says that some terms of the whole step, or entry, add."""
+        groups = (entry_groups if of_entry else step_groups)(resolve(gpu).values, self.case)
+        exposed = split(groups)
+        return sum(exposed[name][0] for name in names if name in exposed)
+
+
+def part_figures(gpu: Gpu, probes: pandas.DataFrame) -> dict[str, Figure]:
+    """Return the parameters that recorded parts fix.
+
+    Args:
+        gpu: the GPU with the parameters that all other probes fix.
+        probes: probe rows of its records.
+    """
+    phases, agreements, tiles = _phases(gpu, probes), _calls(gpu, probes, AGREEMENT), _calls(gpu, probes, TILES)
+    found = {**_of_selection(phases), **_of_groups(gpu, phases), **_of_advance(gpu, phases), **_of_agreement(gpu, agreements)}
+    known = gpu.with_figures(found)
+    return {**found, **_of_tiles(known, tiles), **_of_entries(known, agreements)}
+
+
+def _phases(gpu: Gpu, probes: pandas.DataFrame) -> list[Part]:
+    """Phases of int8x2 walks, by `key.variant`."""
+    import numpy
+
+    rows = probes[(probes["probe"] == PHASE) & (probes["precision"] == "int8x2")]
+    return [Part(key, case_of_series(gpu, key), float(numpy.median([numpy.median(samples) for samples in group["samples_us"]])))
+            for key, group in series_of(rows)] if len(rows) else []
+
+
+def _calls(gpu: Gpu, probes: pandas.DataFrame, probe: str) -> list[Part]:
+    """Fitted calls of a probe."""
+    return [Part(key, case_of_series(gpu, key), fit.step_us, fit.entry_us) for key, fit in fit_frame(probes, probe) if fit.usable]
+
+
+def _figure(values: Sequence[float], unit: str, what: str, parts: Sequence[Part]) -> Figure:
+    """Mean of estimates; its standard error is their scatter, at least LEAST_ERROR."""
+    import numpy
+
+    value = float(numpy.mean(values))
+    scatter = float(numpy.std(values, ddof=1)) if len(values) > 1 else 0.0
+    records = ", ".join(sorted({str(part.key.record) for part in parts if part.key.record})) or "not named"
+    return Figure(value, unit, "measured", f"{what}, records {records}", max(scatter, LEAST_ERROR * abs(value)))
+
+
+def _of_selection(phases: Sequence[Part]) -> dict[str, Figure]:
+    """Cycles of an accumulator: slope of the epilogue's clocks over accumulators × warps / 4 schedulers, least squares of relative errors.
+
+    By warps the marks enclose the selection of a reading's last quad; by warpgroups those of all quads. What does not grow with accumulators is a
+    warp's reduction and waits, which other terms count.
+    """
+    import numpy
+
+    found = [part for part in phases if part.key.variant == "epilogue" and part.is_markov]
+    counts, cycles = [], []
+    for part in found:
+        sizes, kernel = part.case.sizes, part.case.words.kernel
+        slots = sizes.tiles / sizes.warps
+        accumulators = slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
+        counts.append(accumulators * sizes.warps * (part.case.quads if kernel.grouped else 1) / terms.SCHEDULERS_PER_SM)
+        cycles.append(part.step_us * part.case.clock_mhz)
+    if len(set(counts)) < 3:
+        return {}
+    columns = numpy.stack([numpy.ones(len(counts)), numpy.array(counts)], axis=1) / numpy.array(cycles)[:, None]
+    fixed, slope = numpy.linalg.lstsq(columns, numpy.ones(len(counts)), rcond=None)[0]
+    each = [(one - fixed) / count for one, count in zip(cycles, counts)]
+    figure = _figure(each, "cycle", "walk_phase epilogue, by accumulators", found)
+    return {"epilogue_cycles_per_accumulator": Figure(float(slope), figure.unit, figure.kind, figure.source, figure.standard_error)}
+
+
+def _of_groups(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
+    """Rate of warpgroups: operations of a step / time of its products, less the loads of fragments, but all else that a warp does between them included."""
+    found = [part for part in phases if part.key.variant == "products" and part.case.words.kernel.grouped and part.is_markov]
+    rates = [operations_per_s_from_time(terms.group_operations(part.case.sizes.tiles, part.case.sizes.rank, part.case.words.kernel.rows),
+                                        part.step_us - part.terms_us(gpu, ["shared_read"])) for part in found]
+    return {WGMMA_PARAMETER: _figure(rates, "op/s", "walk_phase products of warpgroups", found)} if found else {}
+
+
+def _of_advance(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
+    """Cycles of an instruction that waits for the one before: a gated head's latent phase less a Markov head's, over its instructions."""
+    markov = {part.case.sizes.batch: part for part in phases if part.key.variant == "latent" and part.is_markov}
+    found = [part for part in phases if part.key.variant == "latent" and part.key.head_kind == "gated" and part.case.sizes.batch in markov]
+    cycles = []
+    for part in found:
+        sizes = part.case.sizes
+        longer_us = part.step_us - markov[sizes.batch].step_us - part.terms_us(gpu, ["state_read"])
+        cycles.append(longer_us * part.case.clock_mhz / terms.gate_instructions(sizes.rank, rounded_up(sizes.batch, sizes.warps)))
+    return {"instruction_cycles": _figure(cycles, "cycle", "walk_phase latent, gated less Markov", found)} if found else {}
+
+
+def _of_agreement(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
+    """A further batch row of a leader: what its agreement takes beyond exchange and latent, less what it takes where a leader has one row."""
+    left = [(part, rounded_up(part.case.sizes.batch, part.case.sizes.warps), part.step_us - part.terms_us(gpu, ["exchange", "latent"]))
+            for part in parts if part.is_markov]
+    single = [rest for _, led, rest in left if led == 1]
+    several = [(part, (rest - max(single)) / (led - 1)) for part, led, rest in left if led > 1] if single else []
+    positive = [max(value, 0.0) for _, value in several]
+    return {"led_row_us": _figure(positive, "us", "walk_exchange, by rows of a leader", [part for part, _ in several])} if several else {}
+
+
+def _of_tiles(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
+    """A further reading of the tiles by warps: what products and selection take beyond their terms, less the same of a single reading."""
+    names = ["products", "shared_read", "stream", "epilogue", "noise", "block_reduction"]
+    left = [(part, part.step_us - part.terms_us(gpu, names)) for part in parts if part.is_markov and not part.case.words.kernel.grouped]
+    single = [rest for part, rest in left if part.case.passes == 1]
+    several = [(part, (rest - min(single)) / (part.case.passes - 1)) for part, rest in left if part.case.passes > 1] if single else []
+    positive = [max(value, 0.0) for _, value in several]
+    return {"further_quad_us": _figure(positive, "us", "fixed_latent, by readings of the tiles", [part for part, _ in several])} if several else {}
+
+
+def _of_entries(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
+    """Library kernels that make position terms: entries of other heads less a Markov head's, less what these load; least squares
+    over one product and the small kernels beside it."""
+    import numpy
+
+    markov = {part.case.sizes.batch: part for part in parts if part.is_markov}
+    found = [part for part in parts if not part.is_markov and part.case.sizes.batch in markov]
+    if len({SMALL_KERNELS[part.key.head_kind] for part in found}) < 2:
+        return {}
+    silent = gpu.with_figures({name: Figure(0.0, "us", "measured", "left out") for name in ("position_product_us", "small_kernel_us")})
+    names = ("position_terms", "shard_load")
+    longer = [part.entry_us - markov[part.case.sizes.batch].entry_us - part.terms_us(silent, names, of_entry=True)
+              + markov[part.case.sizes.batch].terms_us(silent, names, of_entry=True) for part in found]
+    counts = numpy.array([[1.0, SMALL_KERNELS[part.key.head_kind]] for part in found])
+    product, small = numpy.linalg.lstsq(counts, numpy.array(longer), rcond=None)[0]
+    left = float(numpy.sqrt(numpy.mean((counts @ [product, small] - longer) ** 2)))
+
+    def figure(value: float) -> Figure:
+        of = _figure([max(float(value), 0.0)], "us", "walk_exchange entries, by library kernels", found)
+        return Figure(of.value, of.unit, of.kind, of.source, max(of.standard_error, left))
+
+    return {"position_product_us": figure(product), "small_kernel_us": figure(small)}
