@@ -10,6 +10,9 @@ import pytest
 
 nbformat = pytest.importorskip("nbformat")
 
+from cost_model.gpu import list_gpus, load_gpu
+from cost_model.operand_paths import tier_bytes
+from cost_model.units import BYTES_PER_MIB
 from tests.synthetic_records import write_synthetic
 from wts_lab.accuracy import FORMAT_NAMES
 from wts_lab.accuracy_view import accuracy_study
@@ -30,6 +33,7 @@ def test_there_are_notebooks() -> None:
         "05_round_and_decision",
         "06_walk_on_a_toy_head",
         "08_int8_against_fp8",
+        "09_operand_paths",
     } <= {path.stem for path in NOTEBOOKS}
     assert set(CHECKS) <= {path.stem for path in NOTEBOOKS}
 
@@ -106,6 +110,16 @@ def check_the_formats(code: list, picture: dict, table: dict) -> None:
     assert "75.4 %" in text_of(code[1])
 
 
+def check_the_operand_paths(code: list, picture: dict, table: dict) -> None:
+    """The picture has every GPU of the catalogue with its tiers, the table every instruction that is there."""
+    bars = {trace["name"]: dict(zip(trace["y"], trace["x"])) for trace in picture["data"]["application/vnd.plotly.v1+json"]["data"]}
+    for name in list_gpus():
+        tiers = tier_bytes(load_gpu(name))
+        assert {tier: bars[tier][name] for tier in tiers} == {tier: size / BYTES_PER_MIB for tier, size in tiers.items()}
+    assert table["data"]["text/html"].count("tensor memory + shared memory") == sum("tensor memory" in tier_bytes(load_gpu(name)) for name in list_gpus())
+    assert "'mma.sync', '49.9 %', '100 %'" in text_of(code[4])
+
+
 def text_of(cell) -> str:
     """What a cell shows as plain text."""
     return "".join(str(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
@@ -115,5 +129,6 @@ CHECKS = {
     "01_quickstart": check_the_quickstart,
     "06_walk_on_a_toy_head": check_the_toy_walk,
     "08_int8_against_fp8": check_the_formats,
+    "09_operand_paths": check_the_operand_paths,
 }
 """What a notebook's last picture and table must hold beyond being there, by the notebook's name."""
