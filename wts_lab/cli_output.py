@@ -30,7 +30,7 @@ EXIT_INTERRUPTED = 130
 OWN_PACKAGES = ("cost_model", "wts_lab")
 """A RuntimeError of a class defined here was raised on purpose, and its message is for the user."""
 
-INTERRUPTIONS = ("MeasurementInterrupted", "BuildCancelled")
+INTERRUPTIONS = ("MeasurementInterrupted", "SweepInterrupted", "BuildCancelled")
 """Those that say that the user stopped the work, by name, since their modules are slow to import."""
 
 PIPED_WIDTH = 240
