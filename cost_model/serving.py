@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from cost_model import phases, terms
+from cost_model import passes, phases, terms
 from cost_model.decide import LEAST_GAIN, Decision, decide, extra_memory_bytes
 from cost_model.drafter_memory import DrafterMemory, memory_of
 from cost_model.errors import BadInput
+from cost_model.estimate import Z_95
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu
 from cost_model.head import Head, load_head
@@ -220,15 +221,40 @@ def ask_round(gpu: Gpu, request: RoundRequest, fits: Iterable[tuple[SeriesKey, S
 
 
 def _phases(gpu: Gpu, asked: RoundRequest, memory: DrafterMemory) -> dict[str, Phase]:
-    """Times of the phases without the head: as given, or from the roofline. An overlapped draft computes a block for each boundary."""
-    target, sequences, steps = asked.target, asked.workload.batch, asked.workload.steps
+    """Times of the phases without the head: as given, else as passes of recorded rounds run, else from the roofline. An overlapped draft
+    computes a block for each boundary, which nobody has recorded."""
+    target, sequences, steps, context = asked.target, asked.workload.batch, asked.workload.steps, asked.context_tokens
     boundaries = steps + 1 if asked.schedule == "overlapped" else 1
     demands = {
-        "verify": lambda: phases.target_demand(target, sequences, asked.context_tokens, steps + 1),
-        "backbone": lambda: phases.backbone_demand(target, asked.drafter, memory, sequences, asked.context_tokens, steps, boundaries),
+        "verify": lambda: phases.target_demand(target, sequences, context, steps + 1),
+        "backbone": lambda: phases.backbone_demand(target, asked.drafter, memory, sequences, context, steps, boundaries),
         "base_logits": lambda: phases.base_logits_demand(target, sequences, steps, boundaries, asked.head.padded_vocab_size),
     }
-    return {name: asked.times[name] if name in asked.times else phases.estimated(demands[name](), gpu) for name in PHASES}
+    works = {
+        "verify": lambda: passes.target_work(target, sequences, context, steps + 1),
+        "backbone": lambda: passes.backbone_work(target, asked.drafter, memory, sequences, context, steps),
+        "base_logits": lambda: passes.base_logits_work(target, sequences, steps, asked.head.padded_vocab_size),
+    }
+    rates = passes.load_rates(gpu) if boundaries == 1 else None
+    found = {}
+    for name in PHASES:
+        if name in asked.times:
+            found[name] = asked.times[name]
+        elif rates is None:
+            found[name] = phases.estimated(demands[name](), gpu)
+        else:
+            found[name] = _modelled(passes.pass_us(gpu, works[name](), rates), demands[name]().roofline_us(gpu), rates.relative_error)
+    return found
+
+
+MODELLED = "modelled as a pass under CUDA graphs"
+"""Basis of a phase whose time follows from the coefficients that recorded rounds gave."""
+
+
+def _modelled(time_us: float, roofline_us: float, relative_error: float) -> Phase:
+    """A phase of that time and standard error; its low end is never below the roofline, unless the time itself is."""
+    half = 1 + Z_95 * relative_error
+    return Phase(time_us, max(time_us / half, min(roofline_us, time_us)), time_us * half, MODELLED)
 
 
 def _joined(asked: RoundRequest, found: Mapping[str, Phase]) -> Round:
@@ -319,6 +345,9 @@ def _notes(asked: RoundRequest, found: Mapping[str, Phase], held: Memory) -> tup
     if guessed:
         notes.append(f"{', '.join(guessed)}: estimated from a roofline, whose low end no engine beats and whose high end is {phases.published_excess():.2f} times it, "
                      "the most that a published round takes; measure them for a narrower answer")
+    modelled = [name.replace("_", " ") for name in PHASES if found[name].basis == MODELLED]
+    if modelled:
+        notes.append(f"{', '.join(modelled)}: modelled on rounds recorded under CUDA graphs; an engine's host, its sampling and what lies between passes add to them")
     if asked.schedule == "overlapped" and asked.hidden_share is None:
         notes.append("how much of the draft hides behind verify is assumed: all of it, and anything from none to all as the interval, as both want the same memory")
     if asked.alternatives.ranks > 1:

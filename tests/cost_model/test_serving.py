@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from cost_model import passes
 from cost_model.decide import KEEP, LEAST_GAIN, NO_GAIN, RESIDENT, SWITCH, VERDICTS
-from cost_model.drafter_memory import DrafterMemory
+from cost_model.drafter_memory import DrafterMemory, memory_of
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
 from cost_model.head import load_head
-from cost_model.phases import ESTIMATED, given
+from cost_model.phases import ESTIMATED, given, target_demand
 from cost_model.predict import predict
 from cost_model.round import round_gain
-from cost_model.serving import PHASES, RoundRequest, ask_round, shapes_of
+from cost_model.serving import MODELLED, PHASES, RoundRequest, ask_round, shapes_of
 from cost_model.substitutes import Alternatives
 from cost_model.targets import load_drafter, load_target
 from cost_model.workload import Workload
@@ -78,12 +79,32 @@ def test_an_overlapped_round_holds_a_draft_for_each_boundary_and_doubts_what_is_
     assert overlapped.outcomes[0].gain.head_share_after > known.outcomes[0].gain.head_share_after
 
 
-def test_phases_that_nobody_timed_are_estimated_and_say_so():
+def test_phases_that_nobody_timed_are_estimated_and_say_so(monkeypatch):
+    monkeypatch.setattr(passes, "load_rates", lambda gpu: None)
     answer = ask_round(GPU, replace(BASE, times={"verify": given(6000.0)}))
     assert [answer.phases[name].basis == ESTIMATED for name in PHASES] == [False, True, True]
     assert answer.notes[0].startswith("backbone, base logits: estimated from a roofline")
     wide, narrow = (each.round.rest_interval_us for each in (answer, ask_round(GPU, BASE)))
     assert wide[1] - wide[0] > narrow[1] - narrow[0]
+
+
+def test_phases_are_modelled_where_rounds_were_recorded(monkeypatch):
+    rates = passes.PassRates(2.0, 0.8, 0.6, 0.3, 0.05)
+    monkeypatch.setattr(passes, "load_rates", lambda gpu: rates)
+    answer = ask_round(GPU, replace(BASE, times={"verify": given(6000.0)}))
+    assert [answer.phases[name].basis for name in PHASES] == ["given", MODELLED, MODELLED] and "modelled on rounds" in answer.notes[0]
+    backbone = answer.phases["backbone"]
+    assert backbone.time_us == passes.pass_us(GPU, passes.backbone_work(TARGET, DRAFTER, memory_of(DRAFTER, TARGET), 1, 2048, 7), rates)
+    assert backbone.time_us_high == pytest.approx(backbone.time_us * (1 + 1.96 * 0.05)) and backbone.time_us_low < backbone.time_us
+    overlapped = ask_round(GPU, replace(BASE, times={}, schedule="overlapped"))  # nobody recorded one
+    assert {phase.basis for phase in overlapped.phases.values()} == {ESTIMATED}
+
+
+def test_a_modelled_phase_is_not_below_its_roofline(monkeypatch):
+    monkeypatch.setattr(passes, "load_rates", lambda gpu: passes.PassRates(2.0, 0.8, 0.6, 0.3, 0.9))
+    answer = ask_round(GPU, replace(BASE, times={}))
+    verify = answer.phases["verify"]
+    assert verify.time_us_low == target_demand(TARGET, 1, 2048, 8).roofline_us(GPU) < verify.time_us
 
 
 def test_a_round_of_nothing_but_a_head_is_all_head():

@@ -1,0 +1,110 @@
+"""How recorded rounds look: tables and sentences for the terminal and for Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cost_model.measured_round import HEAD, PHASES, WHOLE, MeasuredPart, RoundKey
+from cost_model.published import load_claims
+from cost_model.tables import signed_percent
+from cost_model.units import format_percent, format_us
+
+if TYPE_CHECKING:
+    from cost_model.measured_round import ComparedPart, MeasuredGain, RoundComparison
+
+Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+"""Title, columns and rows of text."""
+
+PUBLISHED = "throughput_gain_max"
+
+
+def tables(found: RoundComparison) -> list[Table]:
+    """Whole rounds, their phases for each target, and how far the model is off."""
+    return [_gains(found), *_phases(found), _errors(found)]
+
+
+def sentences(found: RoundComparison) -> list[str]:
+    """What was measured, and what others published, side by side."""
+    lines = [f"Predictions of passes: {found.basis}; of heads: the GPU's calibration."]
+    taken = _over_taken(found)
+    if taken:
+        most = max(taken, key=lambda gain: gain.gain)
+        lines.append(f"At the same accepted length the resident head gives {format_percent(min(gain.gain for gain in taken))} to {format_percent(most.gain)} more tokens per "
+                     f"second than the path that the engine takes, the most with {_place(most.key)} of {most.key.target}: {_interval(most)}.")
+    claim = next(claim for claim in load_claims() if claim.id == PUBLISHED)
+    lines.append(f"Published: up to {claim.value:g} {claim.unit} ({claim.source}; {claim.claim[0].lower()}{claim.claim[1:]}), in an engine, with its host's work between passes.")
+    lost = sum(one.part.dropped for one in found.parts)
+    if lost:
+        lines.append(f"{lost} samples were dropped because the GPU throttled.")
+    return lines
+
+
+def markdown(found: RoundComparison) -> str:
+    """The same as a Markdown page."""
+    parts = [f"# Rounds on {found.gpu_id}, measured and predicted"]
+    for title, columns, rows in tables(found):
+        lines = ["| " + " | ".join(cells) + " |" for cells in (columns, ["---"] + ["---:"] * (len(columns) - 1), *rows)]
+        parts.append(f"## {title}\n\n" + "\n".join(lines))
+    return "\n\n".join([*parts, *sentences(found)]) + "\n"
+
+
+def _over_taken(found: RoundComparison) -> list[MeasuredGain]:
+    """The gain of each round over the first of its stepwise heads, which is the path that the engine takes."""
+    first: dict[RoundKey, MeasuredGain] = {}
+    for gain in found.gains:
+        first.setdefault(gain.key, gain)
+    return list(first.values())
+
+
+def _place(key: RoundKey) -> str:
+    """Sequences and context."""
+    return f"{key.concurrency} × {key.context_tokens:,}"
+
+
+def _interval(gain: MeasuredGain) -> str:
+    """A gain with its interval."""
+    if gain.gain_low is None:
+        return f"{format_percent(gain.gain)}, one process"
+    return f"{format_percent(gain.gain)} ({format_percent(gain.gain_low)} to {format_percent(gain.gain_high)})"
+
+
+def _time(part: MeasuredPart) -> str:
+    """A time with the half-width of its interval."""
+    return format_us(part.time_us) if part.time_us_low is None else f"{format_us(part.time_us)} ± {format_percent((part.time_us_high - part.time_us) / part.time_us)}"
+
+
+def _gains(found: RoundComparison) -> Table:
+    """Whole rounds with both heads."""
+    whole = {(one.part.key, one.part.implementation): one.part for one in found.parts if one.part.phase == WHOLE}
+    rows = [(f"{gain.key.target}, {_place(gain.key)}", gain.before, _time(whole[gain.key, gain.before]), format_percent(gain.head_share), _time(whole[gain.key, gain.after]),
+             _interval(gain), format_percent(gain.predicted_gain)) for gain in found.gains]
+    return ("Whole rounds: the resident head over a stepwise one, at the same accepted length",
+            ("round", "stepwise head", "round with it", "its share", "round, resident", "gain", "predicted gain"), rows)
+
+
+def _phases(found: RoundComparison) -> list[Table]:
+    """For each target, every phase and head: measured, and the prediction's error."""
+    by_target: dict[str, dict[RoundKey, list[ComparedPart]]] = {}
+    for one in found.parts:
+        by_target.setdefault(one.part.key.target, {}).setdefault(one.part.key, []).append(one)
+    tables = []
+    for target, rounds in by_target.items():
+        heads = list(dict.fromkeys(one.part.implementation for parts in rounds.values() for one in parts if one.part.phase == HEAD))
+        columns = [(phase, None) for phase in PHASES] + [(HEAD, name) for name in heads]
+        rows = []
+        for key, parts in rounds.items():
+            cells = {(one.part.phase, one.part.implementation): f"{_time(one.part)}, {signed_percent(one.error)}" for one in parts}
+            rows.append((_place(key), *(cells.get(column, "") for column in columns)))
+        names = tuple(phase.replace("_", " ") if head is None else f"head: {head}" for phase, head in columns)
+        tables.append((f"{target}: phases and heads, with the prediction's error", ("sequences × context", *names), rows))
+    return tables
+
+
+def _errors(found: RoundComparison) -> Table:
+    """Median and largest error of each phase."""
+    rows = []
+    for phase in (*PHASES, HEAD, WHOLE):
+        errors = [abs(one.error) for one in found.parts if one.part.phase == phase]
+        if errors:
+            rows.append((phase.replace("_", " "), str(len(errors)), format_percent(found.median_error(phase)), format_percent(max(errors))))
+    return "How far the round model is off", ("phase", "times", "median error", "largest error"), rows
