@@ -85,9 +85,29 @@ def check_recurrent_heads(code: list, picture: dict, table: dict) -> None:
         assert format_us(walk.fit.step_us) in table["data"]["text/html"]
 
 
-CHECKS: dict[str, Callable[[list, dict, dict], None]] = {
+def check_validation(code: list, picture: dict, table: dict) -> None:
+    """Notebook 13: the picture has every held-out walk, and the table the accuracies of `cost_model.validation` over them."""
+    from cost_model.units import format_percent
+    from cost_model.validation import HELD_OUT_BATCH, HELD_OUT_VOCABULARY, accuracy
+    from wts_lab.validated import KINDS, validated
+
+    result = validated()
+    held_out = [*result.points[HELD_OUT_VOCABULARY], *result.points[HELD_OUT_BATCH]]
+    markers = [each for each in picture["data"][PLOTLY]["data"] if each["mode"] == "markers"]
+    drawn = sorted((x, y) for each in markers for x, y in zip(each["x"], each["y"]))
+    assert [step for pair in drawn for step in pair] == pytest.approx([step for pair in sorted((point.measured_us, point.predicted_us) for point in held_out) for step in pair])
+    html = table["data"]["text/html"]
+    for kind in KINDS:
+        if kind in result.points:
+            found = accuracy(result.points[kind])
+            assert kind in html and format_percent(found.median_share) in html and format_percent(found.worst_share) in html
+    assert f"{len(result.points[HELD_OUT_VOCABULARY])} rows" in "".join(str(output.get("data", {}).get("text/html", "")) for cell in code for output in cell.outputs)
+
+
+STORY_CHECKS: dict[str, Callable[[list, dict, dict], None]] = {
     "10_memory_and_latency_share": check_memory_and_share,
     "11_batch_length_vocabulary": check_batch_length_vocabulary,
     "12_recurrent_heads": check_recurrent_heads,
+    "13_validation": check_validation,
 }
 """By the notebook's name: what its code cells, its last picture and its last table must hold."""

@@ -14,6 +14,7 @@ from cost_model.gpu import list_gpus, load_gpu
 from cost_model.operand_paths import tier_bytes
 from cost_model.units import BYTES_PER_MIB
 from tests.synthetic_records import write_synthetic
+from tests.ui.story_checks import STORY_CHECKS
 from wts_lab.accuracy import FORMAT_NAMES
 from wts_lab.accuracy_view import accuracy_study
 from wts_lab.recordings import recorded_gpus
@@ -130,5 +131,6 @@ CHECKS = {
     "06_walk_on_a_toy_head": check_the_toy_walk,
     "08_int8_against_fp8": check_the_formats,
     "09_operand_paths": check_the_operand_paths,
+    **STORY_CHECKS,
 }
 """What a notebook's last picture and table must hold beyond being there, by the notebook's name."""

@@ -36,7 +36,7 @@ LEAST_TICK_SHARE = 0.11
 class _Point:
     """A place along the axis: predicted and measured time with the ends of their intervals, or what others published (microseconds)."""
 
-    x: float
+    x: int
     predicted: tuple[float, float, float] | None
     measured: tuple[float, float, float] | None
     published_us: float | None = None
