@@ -15,11 +15,12 @@ from cost_model.workload import Workload
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
     BatchOption, GpuOption, HeadOption, JsonOption, L2StateOption, ModeOption, PlacementOption, PlannedModeOption, PrecisionOption, RankOption,
-    RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, measured_from, measured_option,
+    RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, measured_option,
     path_from, path_option, placement_from, read_records, read_walks, require_steps, workload_from,
 )
 from wts_lab.cli_measure import as_kind
 from wts_lab.cli_output import print_json, say, user_errors
+from wts_lab.measured_text import measured_from
 
 if TYPE_CHECKING:
     from cost_model.decide import Decision

@@ -163,25 +163,6 @@ def whole_from(flag: str, word: str) -> int:
         raise BadInput(f"{flag} has {word!r}; it must be a whole number") from None
 
 
-def number_from(flag: str, word: str) -> float:
-    """Read one number."""
-    try:
-        return float(word)
-    except ValueError:
-        raise BadInput(f"{flag} has {word!r}; it must be a number") from None
-
-
-def measured_from(flag: str, text: str) -> tuple[float, tuple[float, float] | None]:
-    """Read VALUE or VALUE:LOW:HIGH: a number and its interval, None where it has none."""
-    words = text.split(":")
-    if len(words) not in (1, 3):
-        raise BadInput(f"{flag} is {text!r}; give a number, or VALUE:LOW:HIGH, for example 9000:8500:9600")
-    value, *ends = (number_from(flag, word) for word in words)
-    if ends and not ends[0] <= value <= ends[1]:
-        raise BadInput(f"{flag} is {text!r}; {value:g} must lie between {ends[0]:g} and {ends[1]:g}")
-    return value, (ends[0], ends[1]) if ends else None
-
-
 def read_records(paths: list[Path]) -> pandas.DataFrame:
     """Read walk records, and those in folders, into one frame with a last column `record`, the file's stem.
 

@@ -15,9 +15,10 @@ from cost_model.head import HEAD_KINDS, Head
 from cost_model.workload import DEFAULT_EXCHANGE, EXCHANGES, MODES, PRECISIONS, ROUNDINGS, require_word
 from wts_lab.cli_inputs import (
     STANDARD_STEPS, STUDIED_VOCABULARY, GpuHereOption, HeadsOption, JsonOption, L2StatesOption, PlacementOption, ProcessesOption, RankOption,
-    RepeatsOption, StepsListOption, VocabsOption, heads_from, number_from, path_option, placement_from, whole_from, wholes_from, words_from,
+    RepeatsOption, StepsListOption, VocabsOption, heads_from, path_option, placement_from, whole_from, wholes_from, words_from,
 )
 from wts_lab.cli_output import print_json, say, user_errors
+from wts_lab.measured_text import number_from
 
 if TYPE_CHECKING:
     from wts_lab.bench_plan import WalkCase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +14,22 @@ from cost_model.gpu import load_gpu
 from cost_model.workload import Workload
 from wts_lab import round_views
 from wts_lab.cli_inputs import (
-    GpuOption, JsonOption, L2StateOption, TemperatureOption, measured_from, measured_option, path_from, path_option, require_steps,
+    GpuOption, JsonOption, L2StateOption, TemperatureOption, measured_option, path_from, path_option, require_steps,
 )
 from wts_lab.cli_output import plain, print_json, print_table, say, user_errors
+from wts_lab.measured_text import measured_from
 
 if TYPE_CHECKING:
     from cost_model.drafter_memory import DrafterMemory
+    from cost_model.gpu import Gpu
     from cost_model.head import Head
     from cost_model.phases import Phase
     from cost_model.round import Interval
     from cost_model.targets import Drafter, Target
+
+
+MEASURED = "measured"
+"""Basis of a phase whose time comes from a round record."""
 
 
 def round_(
@@ -40,6 +47,7 @@ def round_(
     temperature: TemperatureOption = 0.0,
     l2_state: L2StateOption = "serving",
     verify_us: Annotated[str | None, measured_option("--verify-us", "The target's pass; estimated from a roofline if left out.")] = None,
+    measured: Annotated[list[Path] | None, typer.Option("--measured", help="A round record whose times of this round replace estimates.", parser=path_from, metavar="PATH")] = None,
     backbone_us: Annotated[str | None, measured_option("--backbone-us", "The drafter's layers; likewise.")] = None,
     base_logits_us: Annotated[str | None, measured_option("--base-logits-us", "The draft's output projection; likewise.")] = None,
     schedule: Annotated[str, typer.Option("--schedule", help="serial, or overlapped: the draft runs beside verify, as in DPara.")] = "serial",
@@ -70,7 +78,8 @@ def round_(
         share, share_interval = measured_from("--hidden-share", hidden_share) if hidden_share is not None else (None, None)
         request = RoundRequest(
             drafts, target, shape, Workload(concurrency, drafted, temperature, l2_state=l2_state), context, length, length_interval,
-            _times({"verify": verify_us, "backbone": backbone_us, "base_logits": base_logits_us}), schedule, share, share_interval,
+            _recorded(chip, measured, target, concurrency, context, drafted)
+            | _times({"verify": verify_us, "backbone": backbone_us, "base_logits": base_logits_us}), schedule, share, share_interval,
             _memory(drafts, target, memory, window, recurrent_layers, state_bytes), Alternatives(top_k, draft_vocab, ranks, collective_us),
         )
         answer = ask_round(chip, request, **_measured(chip, records))
@@ -106,6 +115,19 @@ def _times(texts: dict[str, str | None]) -> dict[str, Phase]:
     from cost_model.phases import given
 
     return {name: given(*measured_from(f"--{name.replace('_', '-')}-us", text)) for name, text in texts.items() if text is not None}
+
+
+def _recorded(gpu: Gpu, records: list[Path] | None, target: Target, concurrency: int, context: int, steps: int) -> dict[str, Phase]:
+    """Times of this round's phases from round records; none where none are given."""
+    from cost_model.measured_round import RoundKey, known_phases, measured_parts
+    from cost_model.phases import given
+    from wts_lab.cli_rounds import read_rounds
+
+    if not records:
+        return {}
+    frame, _ = read_rounds(records, gpu.id)
+    found = known_phases(measured_parts(frame), RoundKey(target.name, concurrency, context, steps))
+    return {name: replace(given(*times), basis=MEASURED) for name, times in found.items()}
 
 
 def _memory(drafter: Drafter, target: Target, scheme: str | None, window: int | None, recurrent_layers: int, state_bytes: int) -> DrafterMemory:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from cost_model.units import format_bytes, format_count, format_interval_us, format_percent, format_us
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cost_model.decide import Decision
     from cost_model.serving import RoundAnswer
+    from cost_model.substitutes import Alternatives, ShardChoice, Substitute
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, columns and rows of text."""
@@ -15,7 +19,7 @@ Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 def tables(answer: RoundAnswer) -> list[Table]:
     """Phases, heads, substitutes, the shard choices where there are any, and memory."""
-    return [_phases(answer), _outcomes(answer), _substitutes(answer), *_shards(answer), _memory(answer)]
+    return [phases_table(answer), _outcomes(answer), substitutes_table(answer.substitutes), *shard_tables(answer.shards, answer.request.alternatives), memory_table(answer)]
 
 
 def sentences(answer: RoundAnswer) -> list[str]:
@@ -31,14 +35,24 @@ def sentences(answer: RoundAnswer) -> list[str]:
 
 def markdown(answer: RoundAnswer) -> str:
     """The same as a Markdown page."""
-    parts = [f"# {_title(answer)}"]
-    for title, columns, rows in tables(answer):
+    before = [line for line in sentences(answer) if not line.startswith(("Verdict: ", "  - "))]
+    return page(_title(answer), tables(answer), before, answer.decision)
+
+
+def page(title: str, shown: Sequence[Table], before: Sequence[str], decision: Decision) -> str:
+    """A Markdown page: tables, sentences, and the verdict with its reasons."""
+    parts = [f"# {title}"]
+    for heading, columns, rows in shown:
         lines = ["| " + " | ".join(cells) + " |" for cells in (columns, ["---"] + ["---:"] * (len(columns) - 1), *rows)]
-        parts.append(f"## {title}\n\n" + "\n".join(lines))
-    *before, verdict = "\n".join(sentences(answer)).partition("Verdict: ")[::2]
-    parts += [line for line in "".join(before).strip().splitlines()]
-    first, *reasons = verdict.splitlines()
-    return "\n\n".join([*parts, f"**Verdict: {first}**", "\n".join(reason.strip() for reason in reasons)]) + "\n"
+        parts.append(f"## {heading}\n\n" + "\n".join(lines))
+    reasons = "\n".join(f"- {reason}" for reason in decision.reasons)
+    return "\n\n".join([*parts, *before, f"**Verdict: {decision.verdict}**", reasons]) + "\n"
+
+
+def options_table(decision: Decision) -> Table:
+    """Every way to run the head that was compared, fastest call first."""
+    rows = [(each.name, each.told, format_interval_us(*each.interval_us), format_us(each.step_us), format_us(each.entry_us)) for each in decision.options]
+    return "Ways to run the head", ("way", "call", "interval", "step", "entry"), rows
 
 
 def _title(answer: RoundAnswer) -> str:
@@ -48,7 +62,7 @@ def _title(answer: RoundAnswer) -> str:
             f"{asked.workload.steps} drafted, {asked.schedule}")
 
 
-def _phases(answer: RoundAnswer) -> Table:
+def phases_table(answer: RoundAnswer) -> Table:
     """The round without its head, and the whole of it."""
     rows = [(name.replace("_", " "), format_us(phase.time_us), format_interval_us(*phase.interval_us), phase.basis) for name, phase in answer.phases.items()]
     rows.append(("all, as the schedule joins them", format_us(answer.round.rest_us), format_interval_us(*answer.round.rest_interval_us), answer.round.schedule))
@@ -72,10 +86,10 @@ def _gain(gain: float | None, low: float | None, high: float | None) -> tuple[st
     return format_percent(gain), f"{format_percent(low)} to {format_percent(high)}"
 
 
-def _substitutes(answer: RoundAnswer) -> Table:
+def substitutes_table(substitutes: Sequence[Substitute]) -> Table:
     """Every way of making the head cheaper."""
     rows = []
-    for each in answer.substitutes:
+    for each in substitutes:
         loss = None if each.least_length_ratio is None else 1 - each.least_length_ratio
         length = "" if loss is None else format_percent(loss) if loss > 0 else "no gain to lose"
         rows.append((each.name, "approximate" if each.approximate else "all", f"{format_us(each.call_us)} ({each.basis})",
@@ -84,18 +98,17 @@ def _substitutes(answer: RoundAnswer) -> Table:
             ("way", "rows scored", "call", "W2 read a step", "more memory", "gain", "interval", "loss of accepted length that undoes it"), rows)
 
 
-def _shards(answer: RoundAnswer) -> list[Table]:
-    """Replicate or shard."""
-    asked = answer.request.alternatives
-    if not answer.shards:
+def shard_tables(shards: Sequence[ShardChoice], asked: Alternatives) -> list[Table]:
+    """Replicate or shard; nothing where there is one rank."""
+    if not shards:
         return []
     rows = [(each.way, format_us(each.replicated_us), format_us(each.sharded_us), format_us(each.flip_us) if each.flip_us > 0 else "never",
-             "shard" if each.shard else "replicate") for each in answer.shards]
+             "shard" if each.shard else "replicate") for each in shards]
     return [(f"Tensor parallelism over {asked.ranks} GPUs, {format_us(asked.collective_us)} a collective, one a step",
              ("way", "replicated", "sharded", "flips at a collective of", "choice"), rows)]
 
 
-def _memory(answer: RoundAnswer) -> Table:
+def memory_table(answer: RoundAnswer) -> Table:
     """What is held, and the draft's traffic of context."""
     held = answer.memory
     rows = [("target weights", held.target_bytes), ("target K and V", held.target_kv_bytes), ("drafter weights", held.drafter_bytes),

@@ -117,6 +117,7 @@ class Browser:
         """Keep what the page offers for download in a folder, without asking."""
         self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
-    def screenshot(self, path: Path) -> None:
-        """What the page looks like, as a PNG file."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+    def screenshot(self, path: Path, clip: dict[str, float] | None = None) -> None:
+        """What the page looks like, or a part of it (x, y, width, height in pixels, scale), as a PNG file."""
+        more = {} if clip is None else {"clip": clip}
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **more)["data"]))

@@ -34,7 +34,7 @@ def wait_until(happened: Callable[[], bool], what: str) -> None:
 
 def points_shown(handles: Handles, way: str) -> int:
     """How many measured points of a way the panel's figure has."""
-    trace = next(each for each in handles.call_figure.figure.data if each.name == f"{way}, measured")
+    trace = next(each for each in handles.figures["call time"].figure.data if each.name == f"{way}, measured")
     return len(trace.x or ())
 
 

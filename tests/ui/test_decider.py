@@ -15,7 +15,7 @@ from cost_model.settings import read_settings
 from tests.synthetic_records import GPU_NAME, write_synthetic
 from wts_lab import decided as module
 from wts_lab.ui.decider import DecisionHandles, decision_panel
-from wts_lab.ui.requests import DecisionRequest
+from wts_lab.ui.decision_request import DecisionRequest
 
 
 @pytest.fixture(scope="module")
@@ -50,26 +50,26 @@ def test_the_marked_point_of_the_curve_is_the_gain_of_the_round(handles: Decisio
 
 def test_a_long_round_makes_the_gain_small(handles: DecisionHandles) -> None:
     before = handles.answer.decision.gain.gain
-    handles.controls["verify_us"].value = 1_000_000.0
+    handles.controls["verify_us"].value = "1000000"
     assert 0 < handles.answer.decision.gain.gain < before / 20
 
 
 def test_another_round_fits_nothing_anew(handles: DecisionHandles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "select_walks", lambda *_, **__: pytest.fail("fitted again"))
-    handles.controls["accepted_length"].value = 2.0
+    handles.controls["accepted_length"].value = "2"
     assert handles.answer.decision.gain.tokens_per_s_before == pytest.approx(2.0 / handles.answer.decision.gain.round_us_before * 1e6)
 
 
 def test_a_round_out_of_range_is_refused_in_place(handles: DecisionHandles) -> None:
     verdict = handles.verdict.value
-    handles.controls["accepted_length"].value = 0.5
-    assert "numbers from 1.0 to 33.0" in handles.form.notes["accepted_length"].value and handles.verdict.value == verdict
-    assert handles.request.accepted_length == 4.0
+    handles.controls["accepted_length"].value = "0.5"
+    assert "numbers from 1 to 33" in handles.form.notes["accepted_length"].value and handles.verdict.value == verdict
+    assert handles.request.accepted_length == "4"
 
 
 def test_settings_and_tables_are_written_and_read_back(handles: DecisionHandles, tmp_path: Path) -> None:
     handles.write_button.click()
-    assert {path.name for path in tmp_path.iterdir()} == {"settings.json", *(f"step_costs.{suffix}" for suffix in ("csv", "parquet", "md", "tex"))}
+    assert {path.name for path in tmp_path.iterdir()} == {"settings.json", "decision.md", *(f"step_costs.{suffix}" for suffix in ("csv", "parquet", "md", "tex"))}
     assert read_settings(tmp_path / "settings.json") == handles.answer.decision.settings
     table = pandas.read_csv(tmp_path / "step_costs.csv")
     assert len(table) == len(pandas.read_parquet(tmp_path / "step_costs.parquet")) > 4

@@ -36,7 +36,7 @@ def handles(records: Path) -> panels.Handles:
 
 def trace(handles: panels.Handles, name: str):
     """The call figure's trace of that name."""
-    return next((each for each in handles.call_figure.figure.data if each.name == name), None)
+    return next((each for each in handles.figures["call time"].figure.data if each.name == name), None)
 
 
 def test_every_field_has_a_control_with_its_caption_and_help(handles: panels.Handles) -> None:
@@ -79,7 +79,7 @@ def test_couplings_reach_the_controls(handles: panels.Handles) -> None:
     assert handles.controls["vocab_size"].disabled and handles.controls["rank"].disabled
     handles.controls["mode"].value = "stepwise"
     assert tuple(handles.controls["precision"].options) == ("bf16",) and handles.request.precision == "bf16"
-    assert "Where the matrix sits: stepwise torch" in handles.tiers_figure.figure.layout.title.text
+    assert "Where the matrix sits: stepwise torch" in handles.figures["memory tiers"].figure.layout.title.text
 
 
 def test_the_panel_takes_up_a_saved_request(records: Path) -> None:
@@ -112,7 +112,7 @@ def test_run_replays_points_then_fits_and_says_where_they_come_from(handles: pan
     assert resident.fit.step_us == pytest.approx(2.5, rel=0.02)
     assert trace(handles, "resident int8x2, fit").y[-1] == pytest.approx(resident.fit.line_us(16))
     label = f"replayed: {GPU_NAME}, recorded 2026-01-31"
-    assert label in handles.status.value and label in handles.call_figure.figure.layout.title.text
+    assert label in handles.status.value and label in handles.figures["call time"].figure.layout.title.text
     assert "resident int8x2" in handles.summary.value and "2.5" in handles.summary.value
     assert handles.record_path is None
     assert not handles.run_button.disabled and handles.cancel_button.disabled and handles.progress.value == 42
@@ -123,7 +123,7 @@ def test_a_changed_control_takes_old_points_away(handles: panels.Handles) -> Non
     handles.wait(60)
     handles.controls["vocab_size"].value = 129_280
     assert list(trace(handles, "resident int8x2, measured").x or []) == [] and handles.summary.value == ""
-    assert ">predicted<" in handles.call_figure.figure.layout.title.text
+    assert ">predicted<" in handles.figures["call time"].figure.layout.title.text
 
 
 def test_cancel_ends_a_run_and_the_next_one_is_sound(records: Path) -> None:
@@ -259,10 +259,10 @@ def test_waiting_needs_a_run_and_has_a_limit(records: Path) -> None:
 def test_without_anywidget_figures_are_static_and_say_why(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_figure, "probe_figure_widget", lambda: "ImportError: no anywidget")
     _, handles = panels.quickstart_panel(records=records, is_live=False, pace_s=0)
-    assert "no anywidget" in handles.call_figure.note.value and "Install anywidget" in handles.call_figure.note.value
+    assert "no anywidget" in handles.figures["call time"].note.value and "Install anywidget" in handles.figures["call time"].note.value
     handles.run_button.click()
     assert handles.wait(60).status == "done"
-    shown = handles.call_figure.output.outputs[0]["data"]["application/vnd.plotly.v1+json"]
+    shown = handles.figures["call time"].output.outputs[0]["data"]["application/vnd.plotly.v1+json"]
     measured = next(each for each in shown["data"] if each["name"] == "resident int8x2, measured")
     assert len(measured["y"]) == 7
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from cost_model.errors import BadInput
 from cost_model.head import MAX_RANK, MAX_VOCAB_SIZE, RANK_MULTIPLE, load_head
 from cost_model.workload import MAX_BATCH
+from wts_lab.ui.decision_request import DecisionRequest
 from wts_lab.ui.fields import RequestError, describe
 from wts_lab.ui.requests import (
     MAX_STEPS,
     OWN_SIZES,
     PLANNED,
     PRECISIONS_BY_MODE,
-    DecisionRequest,
     ExplorerRequest,
     PanelRequest,
     PlacementRequest,
@@ -58,7 +58,7 @@ def test_an_explorer_comes_back_with_its_pins(request: PanelRequest, pinned: tup
 
 
 @given(
-    st.builds(DecisionRequest, target=st.text(), verify_us=st.floats(0, 1e7), accepted_length=st.floats(1, MAX_STEPS + 1)),
+    st.builds(DecisionRequest, target=st.text(), verify_us=st.floats(0, 1e7).map(repr), accepted_length=st.floats(1, 17).map(repr), ranks=st.integers(1, 16)),
     st.integers(1, 32).flatmap(lambda warps: st.integers(1, 9).map(lambda slots: f"{warps},{warps * slots},0,0,0")),
 )
 def test_the_other_panels_states_come_back_the_same(decision: DecisionRequest, placement: str) -> None:

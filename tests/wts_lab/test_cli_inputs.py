@@ -8,7 +8,7 @@ pytest.importorskip("typer")
 
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.placement import Placement  # noqa: E402
-from wts_lab import cli_inputs  # noqa: E402
+from wts_lab import cli_inputs, measured_text  # noqa: E402
 
 
 def test_lists_are_split_sorted_and_freed_of_repeats():
@@ -28,6 +28,6 @@ def test_a_placement_is_read_in_the_order_of_its_help():
 
 @pytest.mark.parametrize("text", ["0.7x", "", "1,5"])
 def test_numbers_are_numbers(text):
-    assert cli_inputs.number_from("--temperature", "0.7") == 0.7
+    assert measured_text.number_from("--temperature", "0.7") == 0.7
     with pytest.raises(BadInput, match="--temperature"):
-        cli_inputs.number_from("--temperature", text)
+        measured_text.number_from("--temperature", text)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from wts_lab.decided import Decided, decided, write_decision
+from wts_lab import round_views
+from wts_lab.decided import Decided, decided, decided_drafter, write_decision
 from wts_lab.explore import explore
-from wts_lab.ui.export import ExportBox, StateBox
-from wts_lab.ui.form import RequestForm, side_by_side, titled
+from wts_lab.ui.decision_request import OWN_ROUND, DecisionRequest
+from wts_lab.ui.form import side_by_side, titled
 from wts_lab.ui.gain_figure import gain_spec
-from wts_lab.ui.live_figure import FigureHolder, hold_figure
-from wts_lab.ui.requests import DecisionRequest
+from wts_lab.ui.handles import PanelHandles, panel_parts, take_away
 from wts_lab.ui.round_figure import break_even_spec
-from wts_lab.ui.tables import options_table, panel_html
+from wts_lab.ui.tables import options_table, panel_html, view_html
 
 if TYPE_CHECKING:
     import ipywidgets
@@ -28,39 +28,22 @@ FIGURES = ("break-even", "gain")
 
 
 @dataclass
-class DecisionHandles:
-    """Everything in the panel that can be set, pressed or read.
+class DecisionHandles(PanelHandles):
+    """Everything in the panel that can be set, pressed or read; its figures are those of FIGURES.
 
     Attributes:
-        form: controls and request.
-        figures: name (one of FIGURES) -> the figure's holder.
         verdict: the verdict and its reasons, as HTML.
-        table: every option side by side, as HTML.
+        table: every option, and every substitute, side by side, as HTML; of a released drafter its phases and memory too.
         folder, write_button, written: where the settings and tables go, the button, and what was written.
-        export, state: the rows that save figures and the panel's state.
         answer: what is shown.
     """
 
-    form: RequestForm
-    figures: dict[str, FigureHolder]
     verdict: Any
     table: Any
     folder: Any
     write_button: Any
     written: Any
-    export: ExportBox
-    state: StateBox
     answer: Decided | None = None
-
-    @property
-    def request(self) -> DecisionRequest:
-        """The panel's whole state."""
-        return self.form.request
-
-    @property
-    def controls(self) -> dict[str, Any]:
-        """Field name to its widget."""
-        return self.form.controls
 
 
 def decision_panel(
@@ -75,29 +58,23 @@ def decision_panel(
     """
     import ipywidgets as widgets
 
-    holders = {name: hold_figure() for name in FIGURES}
-    form = RequestForm(request or DecisionRequest(), lambda asked: _show(handles, asked, records))
     handles = DecisionHandles(
-        form=form,
-        figures=holders,
+        **panel_parts(request or DecisionRequest(), FIGURES, lambda asked: _show(handles, asked, records), out, "decision"),
         verdict=widgets.HTML(),
         table=widgets.HTML(),
         folder=widgets.Text(value=str(out), description="Folder", layout=widgets.Layout(width="340px")),
-        write_button=widgets.Button(description="Write", icon="save", tooltip="Write settings.json and the step-cost table as CSV, Parquet, Markdown and LaTeX"),
+        write_button=widgets.Button(description="Write", icon="save", tooltip="Write settings.json, a report, and the step-cost table as CSV, Parquet, Markdown and LaTeX"),
         written=widgets.HTML(),
-        export=ExportBox(holders, Path(out) / "figures"),
-        state=StateBox(form, Path(out) / "decision.json"),
     )
     handles.write_button.on_click(lambda _button: _write(handles))
-    form.set(handles.request)
-    right = [handles.verdict, holders["break-even"].widget, holders["gain"].widget]
+    handles.form.set(handles.request)
+    right = [handles.verdict, *(holder.widget for holder in handles.figures.values())]
     widget = widgets.VBox(
         [
-            side_by_side([form.widget], right),
+            side_by_side([handles.form.widget], right),
             handles.table,
-            titled("Settings and tables", widgets.HBox([handles.folder, handles.write_button]), handles.written),
-            titled("Export a figure", handles.export.widget),
-            titled("Save and reload", handles.state.widget),
+            titled("Settings, report and tables", widgets.HBox([handles.folder, handles.write_button]), handles.written),
+            *take_away(handles),
         ]
     )
     return widget, handles
@@ -105,14 +82,18 @@ def decision_panel(
 
 def _show(handles: DecisionHandles, request: DecisionRequest, records: Path | None) -> None:
     """Answer the request and show it.  Raises BadInput before anything was changed."""
-    gpu, head, workload, rest = request.load_gpu(), request.load_head(), request.workload(), request.round()
-    answer = decided(gpu, head, workload, rest, records=records)
+    gpu, head, workload = request.load_gpu(), request.load_head(), request.workload()
+    if request.drafter == OWN_ROUND:
+        answer = decided(gpu, head, workload, request.round(), request.alternatives(), records=records)
+    else:
+        question = request.question()
+        head, answer = question.head, decided_drafter(gpu, question, records=records)
     gain = explore(gpu, head, workload, ("stepwise", "bf16")).gain
     handles.answer = answer
-    handles.figures["break-even"].show(break_even_spec(answer.curve, rest.rest_us))
+    handles.figures["break-even"].show(break_even_spec(answer.curve, answer.rest.rest_us))
     handles.figures["gain"].show(gain_spec(gain, title="Where a step's gain comes from (predicted)"))
     handles.verdict.value = _verdict_html(answer, request.target)
-    handles.table.value = panel_html(options_table(answer.decision))
+    handles.table.value = _tables_html(answer)
     handles.written.value = ""
     handles.state.tell()
 
@@ -125,6 +106,14 @@ def _verdict_html(answer: Decided, target: str) -> str:
         f"<div role='status' style='line-height:1.4'><b style='font-size:18px'>{html.escape(answer.decision.verdict)}</b>"
         f"<div>{about}</div><ul style='margin:4px 0;padding-left:1.2em'>{reasons}</ul></div>"
     )
+
+
+def _tables_html(answer: Decided) -> str:
+    """Options and substitutes; of a released drafter its phases, the round with each head, and memory."""
+    known = answer.round_answer
+    more = round_views.tables(known) if known else [round_views.substitutes_table(answer.substitutes), *round_views.shard_tables(answer.shards, answer.alternatives)]
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in (known.notes if known else ()))
+    return f"<ul>{notes}</ul>{panel_html(options_table(answer.decision))}{''.join(map(view_html, more))}"
 
 
 def _write(handles: DecisionHandles) -> None:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from cost_model.units import format_us
 from wts_lab.explore import Exploration, explore
-from wts_lab.ui.export import ExportBox, StateBox
 from wts_lab.ui.figures import QUIET, SHORT_LINE_WORDS, Spec, call_time_spec
-from wts_lab.ui.form import RequestForm, halves, side_by_side, titled
+from wts_lab.ui.form import halves, side_by_side
 from wts_lab.ui.gain_figure import gain_spec
-from wts_lab.ui.live_figure import FigureHolder, hold_figure
+from wts_lab.ui.handles import PanelHandles, panel_parts, take_away
 from wts_lab.ui.requests import MAX_PINS, ExplorerRequest, PanelRequest
 from wts_lab.ui.roofline_figure import roofline_spec
 from wts_lab.ui.step_figure import SHORT_BAR_WORDS, step_terms_spec
@@ -34,38 +33,21 @@ PIN_NAMES = ("A", "B")
 
 
 @dataclass
-class ExplorerHandles:
-    """Everything in the explorer that can be set, pressed or read.
+class ExplorerHandles(PanelHandles):
+    """Everything in the explorer that can be set, pressed or read; its figures are those of FIGURES.
 
     Attributes:
-        form: controls and request; `controls` of it maps a field to its widget.
-        figures: name (one of FIGURES) -> the figure's holder.
         pin_button, unpin_button: keep the configuration shown beside later ones; drop all kept ones.
         table: the configurations side by side, as HTML.
         notes: what the reader must know of the prediction, as HTML.
-        export, state: the rows that save figures and the panel's state.
         exploration: what is shown.
     """
 
-    form: RequestForm
-    figures: dict[str, FigureHolder]
     pin_button: Any
     unpin_button: Any
     table: Any
     notes: Any
-    export: ExportBox
-    state: StateBox
     exploration: Exploration | None = None
-
-    @property
-    def request(self) -> ExplorerRequest:
-        """The panel's whole state."""
-        return self.form.request
-
-    @property
-    def controls(self) -> dict[str, Any]:
-        """Field name to its widget."""
-        return self.form.controls
 
 
 def explorer_panel(
@@ -81,21 +63,16 @@ def explorer_panel(
 
     if not isinstance(request, ExplorerRequest):
         request = ExplorerRequest(**(vars(request) if request is not None else {}))
-    holders = {name: hold_figure() for name in FIGURES}
-    form = RequestForm(request, lambda asked: _show(handles, asked))
     handles = ExplorerHandles(
-        form=form,
-        figures=holders,
+        **panel_parts(request, FIGURES, lambda asked: _show(handles, asked), out, "explorer"),
         pin_button=widgets.Button(description="Pin", icon="thumb-tack", tooltip=f"Keep this configuration beside later ones (up to {MAX_PINS})"),
         unpin_button=widgets.Button(description="Unpin all", tooltip="Drop the kept configurations"),
         table=widgets.HTML(),
         notes=widgets.HTML(),
-        export=ExportBox(holders, Path(out) / "figures"),
-        state=StateBox(form, Path(out) / "explorer.json"),
     )
     handles.pin_button.on_click(lambda _button: _pin(handles, (*handles.request.pinned, handles.request.shown)))
     handles.unpin_button.on_click(lambda _button: _pin(handles, ()))
-    form.set(request)
+    handles.form.set(request)
     return _arrange(handles), handles
 
 
@@ -162,7 +139,6 @@ def _arrange(handles: ExplorerHandles) -> ipywidgets.Widget:
             handles.table,
             halves(figures["timeline"], figures["gain"]),
             halves(figures["memory tiers"], figures["roofline"]),
-            titled("Export a figure", handles.export.widget),
-            titled("Save and reload", handles.state.widget),
+            *take_away(handles),
         ]
     )

@@ -113,7 +113,7 @@ class StateBox:
         """Say the present request as Python and as a command."""
         request = self._form.request
         kind = type(request).__name__
-        lines = [f"from wts_lab.ui.requests import {kind}", f'{kind}.load("{self.path.value}")', "", request.command()]
+        lines = [f"from {type(request).__module__} import {kind}", f'{kind}.load("{self.path.value}")', "", request.command()]
         self.told.value = f"<pre style='white-space:pre-wrap;line-height:1.35'>{html.escape(chr(10).join(lines))}</pre>"
 
     def _save(self) -> str:

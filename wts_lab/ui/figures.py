@@ -125,6 +125,11 @@ def heading(title: str, subtitle: str = "") -> Spec:
     )
 
 
+def top_px(subtitle: str) -> int:
+    """Height of the space over a plot that holds its heading."""
+    return 48 + 20 * len(wrapped(subtitle))
+
+
 def wrapped(subtitle: str) -> list[str]:
     """A subtitle as lines of at most SUBTITLE_CHARACTERS, broken where its parts meet; plotly breaks no lines by itself."""
     lines: list[str] = []
@@ -161,13 +166,15 @@ def call_time_spec(
     traces += [_pinned_trace(name, comparison, steps) for name, comparison in pinned]
     last = max(steps, 2)
     low, high = _decades(traces)
-    apart = (high - low) * LABEL_HEIGHT_PX / (height_px - MARGIN_PX["t"] - MARGIN_PX["b"])
+    margin = {**MARGIN_PX, "t": top_px(subtitle)}
+    apart = (high - low) * LABEL_HEIGHT_PX / (height_px - margin["t"] - margin["b"])
     labels = _end_labels(comparisons, last, apart, high - apart / 2)
     return dict(
         data=traces,
         layout=layout(
             height_px,
             title=heading(title, subtitle),
+            margin=margin,
             showlegend=False,
             annotations=labels,
             xaxis=axis(

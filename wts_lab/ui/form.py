@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SIZE_FIELDS = ("vocab_size", "rank")
 ERROR_COLOUR, QUIET_COLOUR = "#b42318", "#6b7280"
-WIDTH, CAPTION_WIDTH = "340px", "132px"
+WIDTH, CAPTION_WIDTH = "350px", "158px"
 
 
 class RequestForm:
@@ -87,9 +87,9 @@ class RequestForm:
         """Bring the controls in line with the request, and take the notes away."""
         request, self._is_syncing = self.request, True
         try:
-            allowed = PRECISIONS_BY_MODE[request.mode]
-            if tuple(self.controls["precision"].options) != allowed:
-                self.controls["precision"].options = allowed
+            precision, allowed = self.controls.get("precision"), PRECISIONS_BY_MODE[request.mode]
+            if precision is not None and tuple(precision.options) != allowed:
+                precision.options = allowed
             for name, control in self.controls.items():
                 if control.value != getattr(request, name):
                     control.value = getattr(request, name)

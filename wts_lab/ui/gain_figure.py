@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cost_model.units import format_ratio, format_us
-from wts_lab.ui.figures import INK, LINE, PAPER, STYLES, Spec, axis, draw, heading, layout
+from wts_lab.ui.figures import INK, LINE, PAPER, STYLES, Spec, axis, draw, heading, layout, top_px
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -30,7 +30,7 @@ def gain_figure(gain: GainSplit | None, *, title: str = "Where a step's gain com
 def gain_spec(gain: GainSplit | None, *, title: str = "Where a step's gain comes from", height_px: int = 380) -> Spec:
     """The spec of `gain_figure`; says so where a way is missing and there is nothing to split."""
     names = ["stepwise, engine's fastest", *(name for name, _, _ in GAINS), "resident int8x2"]
-    frame = dict(title=heading(title, GAIN_WORDS), showlegend=False, margin=dict(l=72, r=24, t=92, b=48), bargap=0.35)
+    frame = dict(title=heading(title, GAIN_WORDS), showlegend=False, margin=dict(l=72, r=24, t=top_px(GAIN_WORDS), b=48), bargap=0.35)
     bars = _bars(gain, names) if gain is not None else dict(x=[], y=[], base=[], text=[])
     missing = dict(text="One of the four ways cannot be predicted here.", showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
     return dict(

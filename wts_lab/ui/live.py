@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from wts_lab.study import Device
     from wts_lab.ui.requests import PanelRequest
 
+TICK_S = 1.0
+
 Row = Mapping[str, Any]
 Log = Callable[[str], None]
 
@@ -134,15 +136,34 @@ def replay(request: PanelRequest, records: Path | None = None, *, pace_s: float 
     return RowSource(f"replayed: {recording.label}", len(recorded), rows, is_live=False)
 
 
+def progress_words(count: int, total: int, elapsed_s: float, first_s: float | None) -> str:
+    """How far a run is: points, elapsed time and, from the second point on, what is left at the pace since the first one.
+
+    Args:
+        first_s: elapsed time at which the first point came; None before.
+    """
+    done = f"{count} of {total} points, {elapsed_s:.0f} s"
+    if first_s is None or not 1 < count < total:
+        return done
+    return f"{done}, about {(total - count) * (elapsed_s - first_s) / (count - 1):.0f} s left"
+
+
 class BackgroundRun:
-    """A thread that pulls a source.  All callbacks are called in that thread, `on_end` last and exactly once."""
+    """A thread that pulls a source.  `on_tick` is called every TICK_S seconds in a thread of its own, from the start until the rows have ended;
+    all other callbacks are called in the run's thread, `on_end` last and exactly once."""
 
     def __init__(
-        self, source: RowSource, *, on_row: Callable[[Row, int], None], on_log: Log, on_end: Callable[[Outcome], None]
+        self,
+        source: RowSource,
+        *,
+        on_row: Callable[[Row, int], None],
+        on_log: Log,
+        on_end: Callable[[Outcome], None],
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.source = source
-        self._on_row, self._on_log, self._on_end = on_row, on_log, on_end
-        self._cancel = threading.Event()
+        self._on_row, self._on_log, self._on_end, self._on_tick = on_row, on_log, on_end, on_tick
+        self._cancel, self._is_over = threading.Event(), threading.Event()
         self._started_s = 0.0
         self.outcome: Outcome | None = None
         self._thread = threading.Thread(target=self._pull, name="wts-lab run", daemon=True)
@@ -164,6 +185,11 @@ class BackgroundRun:
         return self.outcome
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether the run was asked to end."""
+        return self._cancel.is_set()
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._started_s
@@ -173,9 +199,15 @@ class BackgroundRun:
         """True until the thread has ended."""
         return self._thread.is_alive()
 
+    def _tick(self) -> None:
+        while not self._is_over.wait(TICK_S):
+            self._on_tick()
+
     def _pull(self) -> None:
         rows: list[Row] = []
         error: Exception | None = None
+        ticker = threading.Thread(target=self._tick, name="wts-lab clock", daemon=True)
+        ticker.start()
         try:
             for row in self.source.rows(self._cancel, self._on_log):
                 rows.append(row)
@@ -184,6 +216,8 @@ class BackgroundRun:
                     break
         except Exception as caught:  # whatever went wrong belongs on the screen, not in a dead thread
             error = caught
+        self._is_over.set()
+        ticker.join()
         status = "cancelled" if self._cancel.is_set() else "failed" if error is not None else "done"
         self.outcome = Outcome(status, tuple(rows), self.elapsed_s, error)
         self._on_end(self.outcome)

@@ -18,6 +18,25 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
+FIT = """
+export default { render({ el }) {
+  el.style.height = 0;
+  const fit = () => {
+    const plot = el.closest(".wts-figure")?.querySelector(".js-plotly-plot");
+    if (plot?._fullLayout && plot.clientWidth && plot.clientWidth !== plot._fullLayout.width) window.dispatchEvent(new Event("resize"));
+  };
+  const soon = () => setTimeout(fit, 50);
+  const watch = new ResizeObserver(soon);
+  watch.observe(el);
+  document.addEventListener("plotlywidget-after-render", soon);
+  return () => { watch.disconnect(); document.removeEventListener("plotlywidget-after-render", soon); };
+} };
+"""
+"""JavaScript that gives a figure the width of its column: plotly draws one before it is on the page, and then listens to the window only."""
+
+CONFIG = {"responsive": True, "displaylogo": False}
+
+
 class FigureHolder(Protocol):
     """Something with a `widget` to lay out, the plotly `figure` it shows, and `show` to change it."""
 
@@ -67,6 +86,19 @@ def _figure_type() -> type[go.FigureWidget]:
     return WholeFigureWidget
 
 
+@functools.cache
+def _fit_type() -> type[ipywidgets.Widget]:
+    """The widget class that keeps a figure as wide as its column; made when first wanted, for it needs anywidget."""
+    import anywidget
+
+    class Fit(anywidget.AnyWidget):
+        """Nothing to see: its script watches the column."""
+
+        _esm = FIT
+
+    return Fit
+
+
 class LiveFigure:
     """A FigureWidget that is sent only what changed since the last spec."""
 
@@ -74,7 +106,9 @@ class LiveFigure:
         import ipywidgets as widgets
 
         self.figure = _figure_type()()
-        self.widget = widgets.VBox([self.figure], layout=widgets.Layout(min_width="0", overflow="hidden"))
+        self.figure._config = CONFIG
+        self.widget = widgets.VBox([self.figure, _fit_type()()], layout=widgets.Layout(min_width="0", overflow="hidden"))
+        self.widget.add_class("wts-figure")
         self._shown: Spec = {"data": [], "layout": {}}
 
     def show(self, spec: Spec) -> None:

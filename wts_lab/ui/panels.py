@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
-from cost_model.units import format_interval_us, format_us
 from wts_lab import compare, study
 from wts_lab.ui import figures, live
 from wts_lab.ui.fields import describe
-from wts_lab.ui.form import RequestForm, side_by_side, titled
-from wts_lab.ui.live_figure import FigureHolder, hold_figure
+from wts_lab.ui.form import side_by_side, titled
+from wts_lab.ui.handles import PanelHandles, panel_parts, take_away
 from wts_lab.ui.requests import PanelRequest
 from wts_lab.ui.step_figure import SHORT_BAR_WORDS, step_terms_spec
+from wts_lab.ui.tables import panel_html, run_table
 from wts_lab.ui.tier_figure import memory_tiers_spec
 
 if TYPE_CHECKING:
@@ -31,41 +31,30 @@ if TYPE_CHECKING:
     from wts_lab.comparison import Comparison
 
 
-@dataclass
-class Handles:
-    """Everything in the panel that can be set, pressed or read.
+FIGURES = ("call time", "step terms", "memory tiers")
 
-    `form` holds the controls, the request that they make and the message under them.  `wait` blocks until the run started by
-    `run_button.click()` is over, and `refusal` says why the last press of run_button started nothing.  `comparisons` is what the
-    figures show and `source` where its points come from.  `record_path` is the record that the last live run wrote, or None.
+
+@dataclass
+class Handles(PanelHandles):
+    """Everything in the panel that can be set, pressed or read; its figures are those of FIGURES.
+
+    `wait` blocks until the run started by `run_button.click()` is over, and `refusal` says why the last press of run_button started
+    nothing.  `comparisons` is what the figures show and `source` where its points come from.  `summary` has what the last run found, one row
+    a series.  `record_path` is the record that the last live run wrote, or None.
     """
 
-    form: RequestForm
     run_button: Any
     cancel_button: Any
     progress: Any
     status: Any
     log: Any
     summary: Any
-    call_figure: FigureHolder
-    terms_figure: FigureHolder
-    tiers_figure: FigureHolder
     run: live.BackgroundRun | None = None
     refusal: str = ""
     record_path: Path | None = None
     comparisons: tuple[Comparison, ...] = ()
     source: str = "predicted"
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-
-    @property
-    def request(self) -> PanelRequest:
-        """The request that the controls make."""
-        return self.form.request
-
-    @property
-    def controls(self) -> dict[str, Any]:
-        """Field name to its widget."""
-        return self.form.controls
 
     @property
     def message(self) -> Any:
@@ -96,13 +85,14 @@ def quickstart_panel(
     Args:
         request: what to show first; by default the usual head on the GPU here, or on an H200.
         records: folder of recorded runs to replay; those that ship with the lab by default.
-        out: folder where a live run writes its record.
+        out: folder where a live run writes its record; figures and the panel's state are saved beside it.
         is_live: True launches kernels and complains where it cannot; False replays; None does what this machine allows.
         pace_s: seconds between replayed rows.
         repeats: timed calls a point in a live run.
     """
     actions = _Actions(records, Path(out), is_live, pace_s, repeats)
-    handles = actions.handles = _make_handles(RequestForm(request or _first_request(is_live), actions.show_request))
+    parts = panel_parts(request or _first_request(is_live), FIGURES, actions.show_request, Path(out).parent, "run")
+    handles = actions.handles = _make_handles(parts)
     handles.run_button.on_click(lambda _button: actions.start())
     handles.cancel_button.on_click(lambda _button: actions.cancel())
     handles.form.set(handles.request)
@@ -116,11 +106,11 @@ def _first_request(is_live: bool | None) -> PanelRequest:
     return PanelRequest(gpu=here) if here in describe(PanelRequest)["gpu"].choices else PanelRequest()
 
 
-def _make_handles(form: RequestForm) -> Handles:
+def _make_handles(parts: dict[str, Any]) -> Handles:
     import ipywidgets as widgets
 
     return Handles(
-        form=form,
+        **parts,
         run_button=widgets.Button(
             description="Run", icon="play", button_style="success", tooltip="Launch the walk, or replay its recorded run"
         ),
@@ -133,22 +123,18 @@ def _make_handles(form: RequestForm) -> Handles:
             disabled=True, rows=5, placeholder="Build and run messages appear here.", layout=widgets.Layout(width="98%")
         ),
         summary=widgets.HTML(),
-        call_figure=hold_figure(),
-        terms_figure=hold_figure(),
-        tiers_figure=hold_figure(),
     )
 
 
 def _arrange(handles: Handles) -> ipywidgets.Widget:
-    """Controls and run on the left, figures of times on the right, memory tiers and messages below."""
+    """Controls and run on the left, figures of times on the right; below them what the run found, memory tiers and messages."""
     import ipywidgets as widgets
 
     buttons = widgets.HBox([handles.run_button, handles.cancel_button])
-    left = [handles.form.widget, buttons, handles.progress, handles.status, handles.summary]
-    right = [handles.call_figure.widget, handles.terms_figure.widget]
-    return widgets.VBox(
-        [side_by_side(left, right), handles.tiers_figure.widget, titled("Messages of the run", handles.log)]
-    )
+    left = [handles.form.widget, buttons, handles.progress, handles.status]
+    times, terms, tiers = (handles.figures[name].widget for name in FIGURES)
+    log = titled("Messages of the run", handles.log)
+    return widgets.VBox([side_by_side(left, [times, terms]), handles.summary, tiers, log, *take_away(handles)])
 
 
 def write_record(rows: Sequence[live.Row], out: Path) -> Path:
@@ -163,25 +149,6 @@ def write_record(rows: Sequence[live.Row], out: Path) -> Path:
     return write_walk(record_path(out, gpu_id, datetime.now(timezone.utc), name), rows)
 
 
-def fit_table(comparisons: Sequence[Comparison]) -> str:
-    """Fitted step, with its interval, beside the prediction, and the fitted entry, as a small HTML table."""
-    titles = "".join(f"<th style='padding:3px 6px;text-align:left'>{title}</th>" for title in ("", "step", "predicted", "entry"))
-    rows = []
-    for each in comparisons:
-        if each.fit is None:
-            continue
-        interval = format_interval_us(each.fit.step_us_low, each.fit.step_us_high)
-        shown = (each.label, format_us(each.fit.step_us), format_us(each.prediction.step_us), format_us(each.fit.entry_us))
-        rows.append(
-            "<tr>"
-            + "".join(f"<td style='padding:3px 6px 0;white-space:nowrap'>{html.escape(text)}</td>" for text in shown)
-            + "</tr>"
-        )
-        quiet = html.escape(" · ".join(text for text in (f"95 % interval of the step: {interval}", each.fit.reason) if text))
-        rows.append(f"<tr><td colspan=4 style='padding:0 6px 4px;color:{figures.QUIET}'>{quiet}</td></tr>")
-    return f"<table style='font-size:12.5px;line-height:1.35'><tr>{titles}</tr>{''.join(rows)}</table>" if rows else ""
-
-
 class _Actions:
     """What the controls and buttons do: each edits the request or the run, calls one function, shows one result."""
 
@@ -192,6 +159,9 @@ class _Actions:
         self.is_live, self.pace_s, self.repeats = is_live, pace_s, repeats
         self._predicted: tuple[Comparison, ...] = ()
         self._refusal = ""
+        self._seen: list[live.Row] = []
+        self._first_s: float | None = None
+        self._doing = ""
 
     def show_request(self, request: PanelRequest) -> None:
         """Draw the predictions of a request.  Raises BadInput where there are none, and leaves the figures alone."""
@@ -208,18 +178,19 @@ class _Actions:
             self._predicted = handles.comparisons = predicted
             handles.summary.value = ""
             self._draw()
-            handles.tiers_figure.show(memory_tiers_spec(tiers, title=f"Where the matrix sits: {predicted[0].label}"))
+            handles.state.tell()
+            handles.figures["memory tiers"].show(memory_tiers_spec(tiers, title=f"Where the matrix sits: {predicted[0].label}"))
 
     def _draw(self, source: str = "predicted") -> None:
         """Both figures of times from the comparisons in hand."""
         request, comparisons, self.handles.source = self.handles.request, self.handles.comparisons, source
         title = f"Call time <span style='font-weight:normal;font-size:14px'>{html.escape(source)}</span>"
-        self.handles.call_figure.show(
+        self.handles.figures["call time"].show(
             figures.call_time_spec(
                 comparisons, steps=request.steps, title=title, height_px=460, subtitle=figures.SHORT_LINE_WORDS
             )
         )
-        self.handles.terms_figure.show(step_terms_spec(comparisons, subtitle=SHORT_BAR_WORDS))
+        self.handles.figures["step terms"].show(step_terms_spec(comparisons, subtitle=SHORT_BAR_WORDS))
 
     def start(self) -> None:
         """The Run button: find a source, start pulling it."""
@@ -239,20 +210,36 @@ class _Actions:
             handles.form.say(handles.refusal, is_error=True)
             return
         self._set_running(True, source)
-        seen: list[live.Row] = []
-
-        def on_row(row: live.Row, count: int) -> None:
-            seen.append(row)
-            with handles._lock:
-                handles.comparisons = compare.with_points(self._predicted, seen)
-                self._draw(source.label)
-            handles.progress.value = count
-            handles.status.value = f"{count} of {source.total} points, {handles.run.elapsed_s:.0f} s"
-
+        self._seen, self._first_s, self._doing = [], None, ""
         handles.run = live.BackgroundRun(
-            source, on_row=on_row, on_log=self._append_log, on_end=lambda outcome: self._finish(source, outcome)
+            source,
+            on_row=lambda row, count: self._add(source, row, count),
+            on_log=self._append_log,
+            on_end=lambda outcome: self._finish(source, outcome),
+            on_tick=lambda: self._tell_progress(source),
         )
         handles.run.start()
+
+    def _add(self, source: live.RowSource, row: live.Row, count: int) -> None:
+        """A row came (in the run's thread): show its point."""
+        handles = self.handles
+        self._first_s = self._first_s or handles.run.elapsed_s
+        with handles._lock:
+            self._seen.append(row)
+            handles.comparisons = compare.with_points(self._predicted, self._seen)
+            self._draw(source.label)
+        handles.progress.value = count
+        self._tell_progress(source)
+
+    def _tell_progress(self, source: live.RowSource) -> None:
+        """Points so far, elapsed and remaining time; before the first point what is being done."""
+        handles, run = self.handles, self.handles.run
+        words = live.progress_words(len(self._seen), source.total, run.elapsed_s, self._first_s)
+        if not self._seen:
+            words = f"{self._doing} {words}"
+        if run.is_cancelled:
+            words = f"Cancelling after the point in hand. {words}"
+        handles.status.value = html.escape(words)
 
     def _source(self) -> live.RowSource:
         """The kernels where the GPU here is the chosen one (or must be, when `is_live`), else the chosen GPU's recorded run."""
@@ -273,7 +260,7 @@ class _Actions:
         """The Cancel button."""
         if self.handles.run is not None:
             self.handles.run.cancel()
-            self.handles.status.value = "Cancelling after the point in hand."
+            self._tell_progress(self.handles.run.source)
 
     def _finish(self, source: live.RowSource, outcome: live.Outcome) -> None:
         """The run ended (in its thread): fit, write the record, say how it went, give the button back."""
@@ -301,7 +288,7 @@ class _Actions:
         with handles._lock:
             handles.comparisons = compare.with_fits(self._predicted, outcome.rows)
             self._draw(source.label)
-            handles.summary.value = fit_table(handles.comparisons)
+            handles.summary.value = panel_html(run_table(handles.comparisons, outcome.rows))
 
     def _set_running(self, is_running: bool, source: live.RowSource | None = None) -> None:
         handles = self.handles
@@ -312,4 +299,6 @@ class _Actions:
         handles.form.disable(is_running)
 
     def _append_log(self, line: str) -> None:
+        if line.endswith("."):  # a sentence of the lab's own; a compiler's lines are none
+            self._doing = line
         self.handles.log.value += line.rstrip("\n") + "\n"

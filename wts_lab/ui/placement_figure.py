@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cost_model.units import format_us
-from wts_lab.ui.figures import INK, PAPER, STYLES, Spec, axis, draw, heading, layout
+from wts_lab.ui.figures import INK, PAPER, STYLES, Spec, axis, draw, heading, layout, top_px
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -56,8 +56,8 @@ def placements_spec(placed: Sequence[Placed], *, title: str = "Registers or shar
             title=heading(title, PLACEMENT_WORDS),
             showlegend=True,
             clickmode="event",
-            margin=dict(l=76, r=150, t=112, b=60),
-            legend=dict(x=1.01, y=1.0, xanchor="left", yanchor="top", font=dict(size=12)),
+            margin=dict(l=76, r=150, t=top_px(PLACEMENT_WORDS), b=60),
+            legend=dict(x=1.01, y=1.0, xanchor="left", yanchor="top", font=dict(size=12), itemsizing="constant"),
             xaxis=axis("register tiles of a warp [tiles]", dtick=1, showgrid=False),
             yaxis=axis("time of one step [µs]", rangemode="tozero"),
         ),

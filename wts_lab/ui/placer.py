@@ -5,15 +5,14 @@ The panel holds no numerics: `wts_lab.placed` answers a request, and the figures
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wts_lab import compare
 from wts_lab.placed import Placed, placed
-from wts_lab.ui.export import ExportBox, StateBox
-from wts_lab.ui.form import RequestForm, side_by_side, titled
-from wts_lab.ui.live_figure import FigureHolder, hold_figure
+from wts_lab.ui.form import side_by_side
+from wts_lab.ui.handles import PanelHandles, panel_parts, take_away
 from wts_lab.ui.placement_figure import placements_spec
 from wts_lab.ui.requests import PlacementRequest, text_of_placement
 from wts_lab.ui.step_figure import SHORT_BAR_WORDS, step_terms_spec
@@ -27,33 +26,16 @@ FIGURES = ("placements", "step terms", "memory tiers")
 
 
 @dataclass
-class PlacementHandles:
-    """Everything in the panel that can be set, pressed or read.
+class PlacementHandles(PanelHandles):
+    """Everything in the panel that can be set, pressed or read; its figures are those of FIGURES.
 
     Attributes:
-        form: controls and request.
-        figures: name (one of FIGURES) -> the figure's holder.
         table: the placements, one a row, as HTML.
-        export, state: the rows that save figures and the panel's state.
         placed: what is shown, in the order of the figure's points.
     """
 
-    form: RequestForm
-    figures: dict[str, FigureHolder]
     table: Any
-    export: ExportBox
-    state: StateBox
     placed: tuple[Placed, ...] = ()
-
-    @property
-    def request(self) -> PlacementRequest:
-        """The panel's whole state."""
-        return self.form.request
-
-    @property
-    def controls(self) -> dict[str, Any]:
-        """Field name to its widget."""
-        return self.form.controls
 
     def choose(self, place: int) -> None:
         """Take the placement of that point, as a click on it does."""
@@ -72,20 +54,16 @@ def placement_panel(
     """
     import ipywidgets as widgets
 
-    holders = {name: hold_figure() for name in FIGURES}
-    form = RequestForm(request or PlacementRequest(), lambda asked: _show(handles, asked, records))
-    handles = PlacementHandles(
-        form, holders, widgets.HTML(), ExportBox(holders, Path(out) / "figures"), StateBox(form, Path(out) / "placement.json")
-    )
-    form.set(handles.request)
-    left = [form.widget]
+    parts = panel_parts(request or PlacementRequest(), FIGURES, lambda asked: _show(handles, asked, records), out, "placement")
+    handles = PlacementHandles(**parts, table=widgets.HTML())
+    handles.form.set(handles.request)
+    figures = {name: holder.widget for name, holder in handles.figures.items()}
     widget = widgets.VBox(
         [
-            side_by_side(left, [holders["placements"].widget, holders["step terms"].widget]),
+            side_by_side([handles.form.widget], [figures["placements"], figures["step terms"]]),
             handles.table,
-            holders["memory tiers"].widget,
-            titled("Export a figure", handles.export.widget),
-            titled("Save and reload", handles.state.widget),
+            figures["memory tiers"],
+            *take_away(handles),
         ]
     )
     return widget, handles
@@ -97,6 +75,7 @@ def _show(handles: PlacementHandles, request: PlacementRequest, records: Path | 
     rows = placed(gpu, head, workload, request.mode, chosen, records=records)
     mine = next(row for row in rows if row.is_chosen)
     walk = compare.predicted_comparison(gpu, head, workload, request.mode, request.precision, compare.OURS, placement=mine.placement)
+    walk = replace(walk, fit=mine.measured)
     handles.placed = rows
     handles.figures["placements"].show(placements_spec(rows))
     handles.figures["step terms"].show(step_terms_spec([walk], subtitle=SHORT_BAR_WORDS))

@@ -20,7 +20,6 @@ from wts_lab.ui.fields import Request, RequestError, spec
 
 if TYPE_CHECKING:
     from cost_model.gpu import Gpu
-    from cost_model.round import Round
 
 OWN_SIZES = "own sizes"
 """The choice of head that leaves vocabulary and rank to the user."""
@@ -246,49 +245,3 @@ class PlacementRequest(PanelRequest):
     def command(self) -> str:
         """The command line that predicts the same."""
         return super().command() + ("" if self.placement == PLANNED else f" --placement {self.placement}")
-
-
-@dataclass(frozen=True)
-class DecisionRequest(PanelRequest):
-    """The decision panel's state: a walk, and the round that it is part of."""
-
-    l2_state: str = spec(
-        "serving", label="L2 state", choices=L2_STATES, help="serving is what a draft round sees: weights cold, base logits just written."
-    )
-    target: str = spec("", label="Target model", form="any text", help="A name for your notes and exports; it changes no figure.")
-    verify_us: float = spec(
-        20_000.0,
-        label="Verify",
-        unit="µs",
-        min=0.0,
-        max=10_000_000.0,
-        step=100.0,
-        whole=False,
-        help="The target's pass over the drafted block, at your concurrency.",
-    )
-    backbone_us: float = spec(
-        2_000.0,
-        label="Backbone",
-        unit="µs",
-        min=0.0,
-        max=10_000_000.0,
-        step=10.0,
-        whole=False,
-        help="The parallel drafter's pass, with its base logits.",
-    )
-    accepted_length: float = spec(
-        4.0,
-        label="Accepted length",
-        unit="tokens",
-        min=1.0,
-        max=MAX_STEPS + 1.0,
-        step=0.1,
-        whole=False,
-        help="Tokens that a round yields on average, the bonus token included.",
-    )
-
-    def round(self) -> Round:
-        """The round but for its head."""
-        from cost_model.round import Round
-
-        return Round(self.verify_us, self.backbone_us, self.accepted_length)

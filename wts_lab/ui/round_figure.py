@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cost_model.units import format_percent, format_us
-from wts_lab.ui.figures import INK, PAPER, QUIET, STYLES, Spec, axis, draw, heading, layout
+from wts_lab.ui.figures import INK, PAPER, QUIET, STYLES, Spec, axis, draw, heading, layout, top_px
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -61,7 +61,7 @@ def break_even_spec(curve: Sequence[BreakEven], rest_us: float, *, title: str = 
             height_px,
             title=heading(title, ROUND_WORDS),
             showlegend=False,
-            margin=dict(l=76, r=40, t=106, b=60),
+            margin=dict(l=76, r=40, t=top_px(ROUND_WORDS), b=60),
             annotations=[] if curve else [missing],
             xaxis=axis("verify and backbone [µs], log scale", type="log", exponentformat="none"),
             yaxis=axis("gain in tokens a second [%]"),

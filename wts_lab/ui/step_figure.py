@@ -5,11 +5,12 @@ See `figures` for colours and specs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cost_model.units import format_interval_us, format_us
-from wts_lab.ui.figures import INK, PAPER, QUIET, Spec, axis, draw, heading, layout
+from wts_lab.ui.figures import INK, PAPER, QUIET, Spec, axis, draw, heading, layout, top_px
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -40,7 +41,11 @@ OWN_AXIS_FROM = 4.0
 BAR_WORDS = "coloured: predicted terms that add to the step · dark bar: measured, with its interval · dotted: physical floor"
 SHORT_BAR_WORDS = "coloured: predicted · dark: measured · dotted: physical floor"
 
-ROW_PX, AXIS_PX, TOP_PX, BOTTOM_PX = 74, 64, 96, 168
+ROW_PX, AXIS_PX, LEGEND_ROW_PX, LEGEND_COLUMNS = 74, 64, 22, 3
+"""Heights of a series, of an axis with its title and of a row of the legend; a figure half a page wide has so many names in a row."""
+
+CHARACTERS = 58
+"""Characters of a segment's text that fit beside one another along the longest bar, in a figure half a page wide."""
 
 
 def step_terms_figure(comparisons: Sequence[Comparison], *, title: str = "Where a step's time goes") -> go.Figure:
@@ -53,22 +58,25 @@ def step_terms_spec(
 ) -> Spec:
     """The spec of `step_terms_figure`; series without a prediction have no terms and are left out."""
     groups = _by_scale([each for each in comparisons if each.prediction is not None])
-    height_px = TOP_PX + BOTTOM_PX + sum(ROW_PX * len(group) for group in groups) + AXIS_PX * max(len(groups) - 1, 0)
+    names = {name for group in groups for each in group for name, term in each.prediction.terms["step"].items() if term.exposed_us > 0}
+    entries = len(names) + 1 + any(each.is_fitted for group in groups for each in group)
+    top_margin, bottom_margin = top_px(subtitle), AXIS_PX + LEGEND_ROW_PX * math.ceil(entries / LEGEND_COLUMNS)
+    inner_px = sum(ROW_PX * len(group) for group in groups) + AXIS_PX * max(len(groups) - 1, 0)
     spec = dict(
         data=[],
         layout=layout(
-            max(height_px, 220),
+            max(top_margin + inner_px + bottom_margin, 220),
             title=heading(title, subtitle),
             barmode="stack",
             bargap=0,
-            margin=dict(l=172, r=30, t=TOP_PX, b=BOTTOM_PX),
+            margin=dict(l=172, r=30, t=top_margin, b=bottom_margin),
             showlegend=True,
             legend=dict(
                 orientation="h", traceorder="normal", yref="container", y=0.01, yanchor="bottom", x=0, font=dict(size=12)
             ),
         ),
     )
-    inner_px, top, named = height_px - TOP_PX - BOTTOM_PX, 1.0, set()
+    top, named = 1.0, set()
     for number, group in enumerate(groups):
         suffix = "" if number == 0 else str(number + 1)
         bottom = top - ROW_PX * len(group) / inner_px
@@ -170,9 +178,9 @@ def term_words(name: str) -> str:
 def _segment_text(words: str, us: float, longest_us: float) -> str:
     """The words and time of a segment where it is wide enough for them; hovering shows the rest."""
     share = us / longest_us
-    if share * 95 >= max(len(words), 8):
+    if share * CHARACTERS > max(len(words), 5):
         return f"{words}<br>{us:.2f}"
-    return f"{us:.2f}" if share > 0.07 else ""
+    return f"{us:.2f}" if share * CHARACTERS > 4 else ""
 
 
 def _text_on(colour: str) -> str:
@@ -223,13 +231,13 @@ def _measured_traces(group: Sequence[Comparison]) -> tuple[Spec, Spec]:
 
 
 def _floor_trace(group: Sequence[Comparison]) -> Spec:
-    """A dotted line across each pair of bars at the step that no implementation of the mode can beat."""
+    """A dotted line above and below each bar, so that its words stay free, at the step that no implementation of the mode can beat."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     for place, comparison in enumerate(group):
         floor_us = comparison.prediction.floor_step_us
-        xs += [floor_us, floor_us, None]
-        ys += [place - 0.36, place + 0.48, None]
+        xs += [floor_us, floor_us, None] * 2
+        ys += [place - 0.42, place - 0.23, None, place + 0.23, place + 0.48, None]
     return dict(
         type="scatter",
         name="physical floor",

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cost_model.tables import signed_percent
-from cost_model.units import format_bytes, format_interval_us, format_us
+from cost_model.units import format_bytes, format_interval_us, format_percent, format_us
+from wts_lab.compare import belongs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pandas
 
     from cost_model.decide import Decision
+    from cost_model.fit import StepFit
     from cost_model.predict import Prediction
+    from wts_lab.comparison import Comparison
     from wts_lab.explore import Exploration
     from wts_lab.placed import Placed
     from wts_lab.study import StudyResult
@@ -25,6 +28,17 @@ PANEL_STYLE = "<style>.wts-table {font-size:13px} .wts-table th, .wts-table td {
 def panel_html(table: pandas.DataFrame) -> str:
     """A table as a panel shows it."""
     return PANEL_STYLE + table.to_html(border=0, index_names=False, classes="wts-table")
+
+
+def view_html(view: tuple[str, tuple[str, ...], list[tuple[str, ...]]]) -> str:
+    """A table of `wts_lab.round_views` (title, columns, rows of text) as a panel shows it."""
+    import html
+
+    import pandas
+
+    title, columns, rows = view
+    table = pandas.DataFrame(rows, columns=columns).set_index(columns[0])
+    return f"<p style='margin:10px 0 2px'><b>{html.escape(title)}</b></p>{panel_html(table)}"
 
 
 def prediction_table(prediction: Prediction) -> pandas.DataFrame:
@@ -56,6 +70,74 @@ def prediction_table(prediction: Prediction) -> pandas.DataFrame:
         if term.exposed_us > 0
     ]
     return pandas.DataFrame(rows, columns=["what", "time", "95 % interval", "physical floor", "bound by"]).set_index("what")
+
+
+def run_table(comparisons: Iterable[Comparison], rows: Sequence[Mapping]) -> pandas.DataFrame:
+    """What a run found, one series a row: slope and entry beside the prediction, residuals, tokens checked, clocks, throttling.
+
+    Args:
+        rows: walk rows of the run (`cost_model.measurement`); those of each comparison are looked up.
+    """
+    import pandas
+
+    found = []
+    for each in comparisons:
+        own = [row for row in rows if belongs(row, each)]
+        if not own:
+            continue
+        fit, prediction = each.fit, each.prediction
+        known = fit is not None and fit.usable
+        found.append(
+            (
+                each.label,
+                format_us(fit.step_us if known else None),
+                format_interval_us(fit.step_us_low, fit.step_us_high) if known else "n/a",
+                format_us(prediction.step_us if prediction else None),
+                signed_percent(prediction.step_us / fit.step_us - 1) if known and prediction else "n/a",
+                format_us(fit.entry_us if known else None),
+                format_interval_us(fit.entry_us_low, fit.entry_us_high) if known else "n/a",
+                _residual(fit) if known else (fit.reason if fit else "too few walk lengths"),
+                _shares(own, "tokens_match"),
+                _shares(own, "tokens_agree_reference"),
+                _clocks(own),
+                _throttling(own),
+            )
+        )
+    titles = ["walk", "step", "interval", "step, predicted", "error", "entry", "interval", "largest residual"]
+    titles += ["tokens as the twin's", "as in bf16", "clock", "throttling"]
+    return pandas.DataFrame(found, columns=titles).set_index("walk")
+
+
+def _residual(fit: StepFit) -> str:
+    """The median that lies farthest from the fitted line, and whether the series bends."""
+    apart = {steps: median_us - fit.line_us(steps) for steps, median_us in fit.medians_us.items()}
+    steps = max(apart, key=lambda each: abs(apart[each]))
+    sign = "−" if apart[steps] < 0 else "+"
+    return f"{sign}{format_us(abs(apart[steps]))} at {steps} steps{', curved' if fit.curved else ''}"
+
+
+def _shares(rows: Sequence[Mapping], column: str) -> str:
+    """The least share of a column of tokens; n/a where nothing was compared."""
+    known = [row[column] for row in rows if row[column] is not None]
+    return format_percent(min(known)) if known else "n/a"
+
+
+def _clocks(rows: Sequence[Mapping]) -> str:
+    """Clocks of the multiprocessors, from the lowest to the highest reading."""
+    known = [row[name] for row in rows for name in ("sm_clock_mhz_before", "sm_clock_mhz_after") if row[name] is not None]
+    if not known:
+        return "n/a"
+    low, high = (f"{each:,.0f}" for each in (min(known), max(known)))
+    return f"{low} MHz" if low == high else f"{low} to {high} MHz"
+
+
+def _throttling(rows: Sequence[Mapping]) -> str:
+    """Why the driver lowered the clock, and how many samples were dropped for it."""
+    told = {row["throttle_reasons"] for row in rows}
+    reasons = sorted({reason for each in told if each for reason in each.split(",")} - {"none"})
+    kept, dropped = sum(len(row["samples_us"]) for row in rows), sum(row["samples_dropped"] or 0 for row in rows)
+    words = ", ".join(reasons).replace("_", " ") if reasons else "none" if told - {None} else "n/a"
+    return f"{words}; {dropped:,} of {kept + dropped:,} samples dropped"
 
 
 def configurations_table(explored: Iterable[tuple[str, Exploration]]) -> pandas.DataFrame:

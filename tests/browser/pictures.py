@@ -1,0 +1,87 @@
+"""The pictures of the panels in `docs/images`, taken again: ``python -m tests.browser.pictures``.
+
+JupyterLab opens each panel in a headless browser, as a user does; the picture is what its cell shows, cut to a height. The numbers in
+it come from the records and parameters of this tree, so take them again when those change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.browser.devtools import Browser
+from tests.browser.lab import button, run_notebook, write_notebook
+from tests.browser.servers import REPOSITORY, jupyter_lab
+from wts_lab.report import find_browser
+
+WIDTH_PX, HEIGHT_PX = 1480, 2600
+PANEL = "document.querySelector('.jp-OutputArea-output .jupyter-widgets')"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A panel's picture: the cell that opens it, what to do before it is taken, and how high it may be."""
+
+    source: str
+    prepare: Callable[[Browser], None]
+    height_px: int
+
+
+def _drawn(figures: int) -> Callable[[Browser], None]:
+    """Wait until so many figures are drawn."""
+    return lambda browser: browser.wait_for(
+        f"document.querySelectorAll('.jupyter-widgets .js-plotly-plot .main-svg:first-child').length === {figures}", f"{figures} figures", 120
+    )
+
+
+def _replay(browser: Browser) -> None:
+    """Press Run and wait for the fit."""
+    _drawn(3)(browser)
+    browser.click(button("Run"))
+    browser.wait_for("document.body.textContent.includes('Done:')", "the end of the run", 180)
+
+
+PICTURES = {
+    "explorer": Picture("from wts_lab.ui.explorer import explorer_panel\npanel, handles = explorer_panel()\npanel", _drawn(6), 1560),
+    "live": Picture("from wts_lab.ui.panels import quickstart_panel\npanel, handles = quickstart_panel(is_live=False)\npanel", _replay, 1000),
+    "placement": Picture("from wts_lab.ui.placer import placement_panel\npanel, handles = placement_panel()\npanel", _drawn(3), 1000),
+    "decision": Picture("from wts_lab.ui.decider import decision_panel\npanel, handles = decision_panel()\npanel", _drawn(2), 1000),
+}
+
+
+def take(name: str, picture: Picture, root: Path, address: Callable[[str], str], out: Path) -> Path:
+    """Open a panel, wait for it, and keep its picture."""
+    write_notebook(root, f"{name}.ipynb", picture.source)
+    with Browser(find_browser()) as browser:
+        browser.call("Emulation.setDeviceMetricsOverride", width=WIDTH_PX, height=HEIGHT_PX, deviceScaleFactor=1, mobile=False)
+        run_notebook(browser, address(f"{name}.ipynb"), f"{name}.ipynb")
+        browser.run("jupyterapp.shell.collapseLeft(), jupyterapp.shell.collapseRight()")
+        browser.run(f"jupyterapp.shell.mode = 'single-document', {PANEL}.closest('.jp-Cell').querySelector('.jp-Cell-inputWrapper').remove()")
+        picture.prepare(browser)
+        browser.run("new Promise(done => setTimeout(done, 1500))")
+        x, y, width, height = browser.run(f"(() => {{ const r = {PANEL}.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; }})()")
+        path = out / f"{name}.png"
+        browser.screenshot(path, dict(x=x, y=y, width=width, height=min(height, picture.height_px), scale=1))
+    return path
+
+
+def main() -> None:
+    """Take the pictures and say where they are."""
+    command = argparse.ArgumentParser(prog="python -m tests.browser.pictures", description="Take the pictures of the panels again.")
+    command.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "images", help="folder (default: docs/images)")
+    command.add_argument("--only", nargs="+", choices=PICTURES, default=list(PICTURES))
+    given = command.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="wts-pictures-") as folder:
+        root = Path(folder) / "notebooks"
+        root.mkdir()
+        with jupyter_lab(root) as address:
+            for name in given.only:
+                print(take(name, PICTURES[name], root, address, given.out), flush=True)
+
+
+if __name__ == "__main__":
+    main()
