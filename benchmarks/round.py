@@ -3,7 +3,8 @@
 Target verify, draft backbone, base logits and head at the shapes of Qwen3-4B and Qwen3-8B with random weights, each in a CUDA graph, and
 whole rounds with the engine's stepwise head and with the resident one, interleaved in one process. The record goes to
 ``<out>/<gpu>/<date>-round.parquet``; an interrupted run goes on when the same command is given again. ``--only`` records a part under a
-name of its own: ``--only qwen3-8b --only c1,c16 --record round-8b``.
+name of its own: ``--only qwen3-8b --only c1,c16 --record round-8b``. ``--describe RECORD`` measures nothing: it fits the coefficients of the
+round model's passes to a record, and writes them where the model reads them.
 
 Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
 """
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--processes", type=int, default=3, help="processes with fresh allocations (default: %(default)s)")
     command.add_argument("--repeats", type=int, default=24, help="samples a point (default: %(default)s)")
     command.add_argument("--rounds", type=int, default=3, help="bursts that they are spread over (default: %(default)s)")
+    command.add_argument("--describe", type=Path, action="append", default=[], metavar="RECORD", help="fit the round model to this record instead of measuring")
     command.add_argument("--seed", type=int, default=0, help="of weights, inputs and order (default: %(default)s)")
     return command
 
@@ -61,10 +63,24 @@ def plan_of(given: argparse.Namespace) -> RoundPlan:
                      None if root is None else str(root.resolve()))
 
 
+def describe(records: Sequence[Path], gpu: str | None) -> Path:
+    """Fit the passes' coefficients to round records of one GPU, write them, and return the file's path."""
+    from cost_model.measured_round import measured_parts
+    from cost_model.pass_fit import fit_passes
+    from cost_model.passes import rates_path, write_rates
+    from wts_lab.cli_rounds import read_rounds
+
+    frame, chip = read_rounds(list(records), gpu)
+    return write_rates(rates_path(), fit_passes(chip, measured_parts(frame)), chip.id, f"{chip.id}: {', '.join(path.stem for path in records)}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     given = parser().parse_args(arguments)
     try:
+        if given.describe:
+            print(f"wrote {describe(given.describe, given.gpu)}")
+            return 0
         require_device()
         print(f"recorded {measure_rounds(plan_of(given), given.out, given.record)}", flush=True)
     except (BadInput, OSError) as error:

@@ -9,9 +9,10 @@ import pytest
 pytest.importorskip("typer.testing")
 
 from cost_model.gpu import load_gpu  # noqa: E402
-from cost_model.phases import given  # noqa: E402
+from cost_model.passes import rates_path  # noqa: E402
+from cost_model.phases import ESTIMATED, given  # noqa: E402
 from cost_model.round import expected_accepted_length  # noqa: E402
-from cost_model.serving import RoundRequest, ask_round, shapes_of  # noqa: E402
+from cost_model.serving import MODELLED, RoundRequest, ask_round, shapes_of  # noqa: E402
 from cost_model.substitutes import Alternatives  # noqa: E402
 from cost_model.targets import load_drafter  # noqa: E402
 from cost_model.units import format_bytes, format_percent, format_us  # noqa: E402
@@ -65,7 +66,7 @@ def test_a_file_in_json_holds_the_answer(tmp_path):
 def test_the_drafters_own_steps_and_a_rate_are_used():
     plain = json.loads(run("round", "--gpu", "b200-sxm", "--drafter", "domino-qwen3-8b", "--acceptance-rate", "0.8", "--json").stdout)
     assert plain["workload"]["steps"] == 15 and plain["round"]["accepted_length"] == pytest.approx(expected_accepted_length(0.8, 15))
-    assert {phase["basis"] for phase in plain["phases"].values()} == {"estimated from a roofline"}
+    assert {phase["basis"] for phase in plain["phases"].values()} == {MODELLED if rates_path().is_file() else ESTIMATED}
 
 
 def test_schedule_and_memory_reach_the_round():
