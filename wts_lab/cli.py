@@ -1,8 +1,8 @@
 """The command line: `wts-lab`, also `python -m wts_lab`.
 
 A command turns options into the values that the packages take (`cli_inputs`), calls one function, and shows what it returns
-(`cli_output`, `cli_views`). `cli_ask` has the commands that only think, `cli_run` those that may use a GPU; `cli_measure`, `cli_sweep`, `cli_tune`,
-`cli_round` and `cli_accuracy` have one each. Packages that are slow to import are imported by the commands that need them: `predict` answers within
+(`cli_output`, `cli_views`). `cli_ask` has the commands that only think, `cli_run` those that may use a GPU; `cli_measure`, `cli_sweep`, `cli_tune`, `cli_round`,
+`cli_rounds` and `cli_accuracy` have one each. Packages that are slow to import are imported by the commands that need them: `predict` answers within
 a second of process start.
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from wts_lab import __version__, cli_accuracy, cli_ask, cli_measure, cli_round, cli_run, cli_sweep, cli_tune
+from wts_lab import __version__, cli_accuracy, cli_ask, cli_measure, cli_round, cli_rounds, cli_run, cli_sweep, cli_tune
 from wts_lab.cli_output import EXIT_INTERRUPTED, say, say_error
 
 
@@ -52,6 +52,7 @@ for command in (
 ):
     app.command()(command)
 app.command("round")(cli_round.round_)  # `round` alone is Python's own
+app.command()(cli_rounds.rounds)
 
 
 def main() -> None:

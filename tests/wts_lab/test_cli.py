@@ -11,7 +11,7 @@ from cost_model.head import list_heads  # noqa: E402
 from tests.command_line import SHAPE, refused, run, run_process  # noqa: E402
 from wts_lab import cli  # noqa: E402
 
-COMMANDS = ("study", "predict", "plan", "measure", "tune", "calibrate", "fit", "decide", "accuracy", "doctor", "app", "round")
+COMMANDS = ("study", "predict", "plan", "measure", "sweep", "tune", "calibrate", "fit", "decide", "accuracy", "doctor", "app", "round", "rounds")
 SERVES = ("app",)
 """Commands that end with no result to print: they serve until they are stopped."""
 

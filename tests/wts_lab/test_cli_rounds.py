@@ -1,0 +1,106 @@
+"""`wts-lab rounds`, and `wts-lab round --measured`: what a round record says, as text, JSON and files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("typer.testing")
+pandas = pytest.importorskip("pandas")
+
+from cost_model.gpu import load_gpu  # noqa: E402
+from cost_model.measured_round import compare_rounds  # noqa: E402
+from cost_model.measurement import read_round, write_round  # noqa: E402
+from cost_model.paths import data_root  # noqa: E402
+from cost_model.units import format_percent, format_us  # noqa: E402
+from tests.command_line import refused, run  # noqa: E402
+from tests.synthetic_rounds import synthetic_rows  # noqa: E402
+from wts_lab.cli_rounds import read_rounds  # noqa: E402
+from wts_lab.measured_round_views import markdown  # noqa: E402
+
+GPU = load_gpu("h200-sxm")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    return write_round(tmp_path_factory.mktemp("rounds") / "2026-01-31-round.parquet", synthetic_rows(GPU, noise=0.01))
+
+
+@pytest.fixture(scope="module")
+def found(record):
+    return compare_rounds(GPU, read_round(record))
+
+
+def test_json_is_what_the_function_returns(record, found):
+    assert json.loads(run("rounds", str(record), "--json").stdout) == json.loads(json.dumps(found.as_dict()))
+
+
+def test_text_has_every_gain_and_error(record, found, tmp_path):
+    shown = " ".join(run("rounds", str(record), "--out", str(tmp_path / "rounds.md")).stdout.split())
+    page = (tmp_path / "rounds.md").read_text()
+    for gain in found.gains:
+        assert f"{format_percent(gain.gain)} ({format_percent(gain.gain_low)} to {format_percent(gain.gain_high)})" in page
+    assert format_percent(found.median_error("verify")) in page and format_percent(found.median_error("round")) in page
+    most = max(found.gains, key=lambda gain: gain.gain)
+    assert f"{format_percent(most.gain)} more tokens per second" in page and "Published: up to 12.3 %" in page
+    assert "coefficients of each target fitted to the other targets' passes" in shown and "12.3 %" in shown
+
+
+def test_files_are_json_or_markdown(record, found, tmp_path):
+    run("rounds", str(record), "--out", str(tmp_path / "rounds.json"))
+    assert json.loads((tmp_path / "rounds.json").read_text()) == json.loads(json.dumps(found.as_dict()))
+    assert "end the name in .md or .json" in refused("rounds", str(record), "--out", str(tmp_path / "rounds.txt"))
+
+
+def test_another_gpu_and_another_file_are_refused(record, tmp_path):
+    assert "H200" in refused("rounds", str(record), "--gpu", "b200-sxm")
+    assert "no such file" in refused("rounds", str(tmp_path / "none.parquet"))
+    nameless = write_round(tmp_path / "nameless.parquet", [row | {"gpu_name": None} for row in synthetic_rows(GPU, ("qwen3-4b",), (1,), (1024,))])
+    assert "name it with --gpu" in refused("rounds", str(nameless))
+
+
+ASKED = ("round", "--gpu", "h200-sxm", "--drafter", "dspark-qwen3-8b", "--accepted-length", "4", "--steps", "16")
+
+
+def test_a_round_takes_recorded_times_and_given_ones_before_them(record, found):
+    printed = json.loads(run(*ASKED, "--concurrency", "4", "--context", "8192", "--measured", str(record), "--backbone-us", "900", "--json").stdout)
+    verify = next(one.part for one in found.parts if one.part.phase == "verify" and one.part.key.target == "qwen3-8b"
+                  and (one.part.key.concurrency, one.part.key.context_tokens) == (4, 8192))
+    assert printed["phases"]["verify"] == {"time_us": verify.time_us, "time_us_low": verify.time_us_low, "time_us_high": verify.time_us_high, "basis": "measured"}
+    assert printed["phases"]["backbone"]["time_us"] == 900 and printed["phases"]["backbone"]["basis"] == "given"
+    assert not any("estimated" in note for note in printed["notes"])
+
+
+def test_a_round_that_was_not_recorded_is_refused(record):
+    line = refused(*ASKED, "--concurrency", "2", "--context", "8192", "--measured", str(record))
+    assert "2 sequences of 8,192 tokens" in line and "recorded are" in line
+
+
+def test_times_are_shown_with_half_their_interval(record, found):
+    part = next(one.part for one in found.parts if one.part.phase == "base_logits")
+    shown = run("rounds", str(record)).stdout
+    assert format_us(part.time_us) in shown and "±" in shown
+
+
+def test_describing_a_record_writes_the_coefficients_that_it_gives(record, tmp_path, monkeypatch, capsys):
+    from benchmarks.round import main
+    from cost_model import passes
+    from tests.synthetic_rounds import RATES
+
+    monkeypatch.setattr(passes, "rates_path", lambda: tmp_path / "passes.toml")
+    assert main(["--describe", str(record)]) == 0
+    assert str(tmp_path / "passes.toml") in capsys.readouterr().out
+    rates = passes.load_rates(GPU)
+    assert rates.read_share == pytest.approx(RATES.read_share, rel=0.02) and 0.002 < rates.relative_error < 0.02
+    assert "h200-sxm: 2026-01-31-round" in (tmp_path / "passes.toml").read_text()
+
+
+SHIPPED = sorted((data_root() / "measurements").glob("*/*-round.parquet"))
+PAGE = data_root().parent / "docs" / "measured-rounds.md"
+
+
+@pytest.mark.skipif(not SHIPPED, reason="no record of rounds ships yet")
+def test_the_page_of_the_shipped_record_is_what_it_says():
+    frame, gpu = read_rounds(SHIPPED[-1:], None)
+    assert PAGE.read_text("utf-8") == markdown(compare_rounds(gpu, frame)), f"make it again: wts-lab rounds {SHIPPED[-1].name} --out docs/{PAGE.name}"
