@@ -14,11 +14,13 @@ _PLAIN = (int, float)
 
 
 def larger(left: Number, right: Number) -> Number:
-    """The larger of two, element by element."""
+    """The larger of two, element by element; not broadcast where the smaller array is the larger everywhere."""
     if isinstance(left, _PLAIN) and isinstance(right, _PLAIN):
         return left if left >= right else right
     import numpy
 
+    if getattr(left, "size", 1) < getattr(right, "size", 1) and (right <= left).all():
+        return left  # without the axes that only the other has
     return numpy.maximum(left, right)
 
 

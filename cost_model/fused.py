@@ -6,15 +6,15 @@ head, precision, L2 state, batch rows of the kernel): `predict` sizes one walk, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from cost_model import recurrence, terms
 from cost_model.elementwise import Number, choose, larger, rate_at, rounded_up, smaller
 from cost_model.figures import BandwidthCurve
 from cost_model.footprint import AHEAD_ROWS, NARROW_ROWS, Kernel
 from cost_model.gpu import Gpu
-from cost_model.parts import Group, beside, one_by_one, total_us
+from cost_model.parts import Beside, Group, one_by_one, times, total_us
 from cost_model.recurrence import RecurrentCase, recurrent_case
 from cost_model.stepwise import byte_rate
 from cost_model.units import us_from_cycles
@@ -90,6 +90,7 @@ class FusedCase:
         load_bytes_per_s: read curve at what a short call reads, which decides where a back-to-back call finds its resident tiles.
         clock_mhz: boost clock.
         recurrent: what the head adds; None for Markov.
+        logits_times_us: factor on the read curve -> time of a step's logits, as they are asked for.
     """
 
     words: WalkWords
@@ -107,6 +108,7 @@ class FusedCase:
     load_bytes_per_s: Number
     clock_mhz: Number
     recurrent: RecurrentCase | None
+    logits_times_us: dict = field(default_factory=dict, compare=False)
 
 
 def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSizes) -> FusedCase:
@@ -152,10 +154,26 @@ def entry_parameters(words: WalkWords) -> tuple[str, ...]:
     return (*names, *(["instruction_cycles", "exchange_us"] if words.kernel.sampling else []), *recurrence.entry_parameters(words.kernel.head))
 
 
+def _any(count: Number) -> bool:
+    """Whether a number, or any of an array, is not 0."""
+    return bool(count.any()) if hasattr(count, "any") else bool(count)
+
+
+def moving_parameters(names: Iterable[str], case: FusedCase) -> tuple[str, ...]:
+    """Return those of the names that can change the time of a case at all."""
+    sizes, words = case.sizes, case.words
+    matters = {
+        "exchange_growth": _any(sizes.batch > 1), "exchange_wide_ratio": _any(case.wide), "led_row_us": _any(sizes.batch > sizes.warps),
+        "further_quad_us": _any(case.passes > 1), "ring_latency_us": _any(case.streamed_bytes), "stream_efficiency": _any(case.streamed_bytes),
+        "hbm_latency_us": words.cold_weights, "graph_node_us": _any(sizes.launches > 1),
+    }
+    return tuple(name for name in names if matters.get(name, True))
+
+
 # --- a step ---------------------------------------------------------------------------------------------------------------
 
 
-def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
+def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Beside]:
     """latent + tiles + block reduction + agreement + state + overhead, times the launches of a call; `read_curve_scale` multiplies the
     curve.
 
@@ -171,24 +189,19 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
         serial += one_by_one(recurrence.advance_terms(values, case.recurrent, sizes, kernel.rows, clock))
     serial += [{"further_quads": terms.further_quads_us(case.passes, values["further_quad_us"])}, {"overhead": values["fused_overhead_us"]}]
     agreement = _agreement(values, case, one_word_us)
-    tiles = _resident_groups(values, case)
+    tiles: list[Group | Beside] = _resident_groups(values, case)
     if _any(sizes.streamed_tiles):
-        tiles = [*tiles, *_streamed_groups(values, case, total_us([*serial, *tiles, agreement]))]
+        tiles.append(_streamed_tiles(values, case, total_us([*serial, *tiles, agreement])))
     groups = [serial[0], *tiles, serial[1], agreement, *serial[2:]]
     if case.recurrent is None or not case.recurrent.pooled:
         return groups
     read_us = terms.stream_us(case.recurrent.pool_bytes, values["hbm_read_bytes_per_s"], 1.0)
-    return [{name: sizes.launches * time_us for name, time_us in group.items()} for group in groups] + [{"pool_read": read_us}]
+    return [*times(groups, sizes.launches), {"pool_read": read_us}]
 
 
 def _one_word_us(values: Mapping[str, float], case: FusedCase) -> Number:
     """Agreement on one winner, in words of the walk's width."""
     return values["exchange_us"] * (1 + case.wide * (values["exchange_wide_ratio"] - 1))
-
-
-def _any(count: Number) -> bool:
-    """Whether a number, or any of an array, is not 0."""
-    return bool(count.any()) if hasattr(count, "any") else bool(count)
 
 
 def _resident_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
@@ -232,7 +245,7 @@ QUADS_TOGETHER = 4
 """Quads that a warp multiplies with one reading of a streamed tile."""
 
 
-def _streamed_groups(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> list[Group]:
+def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> Beside:
     """Streamed tiles: their products, selection, and what of the stream these and the rest of the step do not hide.
 
     Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long, and the stream goes on beside the products and
@@ -252,7 +265,7 @@ def _streamed_groups(values: Mapping[str, float], case: FusedCase, serial_us: Nu
         whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + _logits_us(values, case)
         filled_us = smaller(serial_us, latency_us + terms.stream_us(ring_bytes, rate, 1.0))
         left_us = choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0)
-    return beside(work, "stream", left_us)
+    return Beside(tuple(work), "stream", left_us)
 
 
 def _ring_bytes(case: FusedCase) -> Number:
@@ -266,8 +279,11 @@ def _stream_rate(values: Mapping[str, float], case: FusedCase) -> Number:
 
 
 def _logits_us(values: Mapping[str, float], case: FusedCase) -> Number:
-    """Time in which the chip moves a step's logits."""
-    return terms.stream_us(case.logits_bytes, case.logits_bytes_per_s * values["read_curve_scale"], 1.0)
+    """Time in which the chip moves a step's logits; kept in the case, where few parameters change it."""
+    scale = values["read_curve_scale"]
+    if scale not in case.logits_times_us:
+        case.logits_times_us[scale] = terms.stream_us(case.logits_bytes, case.logits_bytes_per_s * scale, 1.0)
+    return case.logits_times_us[scale]
 
 
 def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number) -> Group:

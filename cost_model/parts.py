@@ -6,6 +6,7 @@ A time is the sum over its groups of each group's longest part. Times may be num
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from cost_model.elementwise import Number, larger, smaller
 
@@ -34,7 +35,30 @@ TOGETHER = (TILE_TERMS, ("exchange", "noise", "state_products"))
 """Terms that run side by side: what of them hides runs from where the first of them starts."""
 
 
-def total_us(groups: Sequence[Group]) -> Number:
+@dataclass(frozen=True)
+class Beside:
+    """Groups that follow one another, and one term that runs beside them all.
+
+    Attributes:
+        groups: what follows one another.
+        name, time_us: the term: in each group it is hidden, as far as it lasts, and what is left shows.
+    """
+
+    groups: tuple[Group, ...]
+    name: str
+    time_us: Number
+
+    def spread(self) -> list[Group]:
+        """Give plain groups: the term has a part in each, and what is left stands alone."""
+        found, left_us = [], self.time_us
+        for group in self.groups:
+            part_us = smaller(left_us, _longest_us(group))
+            found.append({**group, self.name: part_us})
+            left_us = left_us - part_us
+        return [*found, {self.name: left_us}]
+
+
+def total_us(groups: Sequence[Group | Beside]) -> Number:
     """Sum over the groups of the longest part of each; small arrays are added up before large ones."""
     longest = [_longest_us(group) for group in groups]
     if any(hasattr(one, "size") for one in longest):
@@ -42,33 +66,31 @@ def total_us(groups: Sequence[Group]) -> Number:
     return sum(longest)
 
 
-def _longest_us(group: Group) -> Number:
+def times(groups: Sequence[Group | Beside], factor: Number) -> list[Group | Beside]:
+    """The same groups, each so many times."""
+    return [Beside(tuple(times(group.groups, factor)), group.name, factor * group.time_us) if isinstance(group, Beside)
+            else {name: factor * time_us for name, time_us in group.items()} for group in groups]
+
+
+def _longest_us(group: Group | Beside) -> Number:
     """The longest part of a group, element by element."""
+    if isinstance(group, Beside):
+        return larger(total_us(group.groups), group.time_us)
     first, *others = group.values()
     for other in others:
         first = larger(first, other)
     return first
 
 
-def split(groups: Sequence[Group]) -> Parts:
+def split(groups: Sequence[Group | Beside]) -> Parts:
     """Exposed and hidden time of every term of numbers: in each group the longest part is exposed, the first of equals."""
     parts: Parts = {}
-    for group in groups:
+    for group in (plain for one in groups for plain in (one.spread() if isinstance(one, Beside) else [one])):
         binding = max(group, key=lambda name: group[name])
         for name, time_us in group.items():
             exposed, hidden, resource = parts.get(name, (0.0, 0.0, RESOURCES[name]))
             parts[name] = (exposed + time_us, hidden, resource) if name == binding else (exposed, hidden + time_us, resource)
     return parts
-
-
-def beside(groups: Sequence[Group], name: str, time_us: Number) -> list[Group]:
-    """Add a term that runs beside several groups: in each it is hidden, as far as it lasts, and what is left stands alone."""
-    found: list[Group] = []
-    for group in groups:
-        shown_us = _longest_us(group)
-        found.append({**group, name: smaller(time_us, shown_us)})
-        time_us = time_us - found[-1][name]
-    return [*found, {name: time_us}]
 
 
 def one_by_one(terms: Group) -> list[Group]:

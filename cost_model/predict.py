@@ -13,7 +13,9 @@ from cost_model import terms
 from cost_model.engines import EnginePath, load_engine
 from cost_model.errors import BadInput
 from cost_model.estimate import Z_95, GroupsOf, estimate  # noqa: F401  (the width of an interval is part of this module's interface)
-from cost_model.fused import FloorFacts, FusedCase, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, fused_floor, step_groups, step_parameters
+from cost_model.fused import (
+    FloorFacts, FusedCase, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, fused_floor, moving_parameters, step_groups, step_parameters,
+)
 from cost_model.gpu import Gpu
 from cost_model.head import Head, walked_shape
 from cost_model.parameters import DEFAULT_MODEL_ERROR, Parameter, Parameters, resolve
@@ -201,8 +203,9 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
     unchecked = unchecked_parts(mode, head, workload)
+    moving = moving_parameters(of_entry, case), moving_parameters(of_step, case)
     return _assemble(
-        lambda values: entry_groups(values, case), lambda values: step_groups(values, case), used, (of_entry, of_step),
+        lambda values: entry_groups(values, case), lambda values: step_groups(values, case), used, moving,
         fused_errors(parameters, head, workload, unchecked), fused_floor(facts, mode, case), _read_floor(gpu, parameters, case),
         placement=placement, mode=mode, implementation=OURS, variant=None, fastest_variant=None, gpu_id=gpu.id,
         calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=request.grid_blocks,

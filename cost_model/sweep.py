@@ -20,7 +20,9 @@ from cost_model.engines import load_engine
 from cost_model.errors import BadInput
 from cost_model.estimate import estimate
 from cost_model.footprint import KERNEL_ROWS, Kernel, kernel_rows
-from cost_model.fused import FloorFacts, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, fused_floor, step_groups, step_parameters
+from cost_model.fused import (
+    FloorFacts, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, fused_floor, moving_parameters, step_groups, step_parameters,
+)
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import ByIdentity, resolve
@@ -213,23 +215,24 @@ class _Block:
         mode = self.grid.ways[self.way][0]
         require_walk(self.grid.heads[self.heads[0]], self.workload)
         at_once = max(1, BLOCK_CELLS // (len(self.batches) * len(self.grid.steps)))
-        alike: dict[object, list[int]] = {}
+        alike: dict[object, list[tuple[int, WalkSizes | None, Kernel | None]]] = {}
         for i in self.heads:
-            kernel = None if mode == "stepwise" else self._kernel(i, refused)
-            if mode == "stepwise" or kernel is not None:
-                alike.setdefault(kernel and kernel.products, []).append(i)
-        for some in (ready[start:start + at_once] for ready in alike.values() for start in range(0, len(ready), at_once)):
+            planned = (None, None) if mode == "stepwise" else self._planned(i, refused)
+            if planned is not None:
+                alike.setdefault(planned[1] and planned[1].products, []).append((i, *planned))
+        for ready in (ready[start:start + at_once] for ready in alike.values() for start in range(0, len(ready), at_once)):
+            some = [i for i, _, _ in ready]
             chosen = [self.grid.heads[i] for i in some]
-            found = _stepwise(self, chosen) if mode == "stepwise" else _fused(self, chosen)
+            found = _stepwise(self, chosen) if mode == "stepwise" else _fused(self, chosen, [sizes for _, sizes, _ in ready], ready[0][2])
             shape = (len(some), len(self.batches), len(self.grid.steps))
             for name, value in found.items():
                 place = values[name][self.gpu, :, self.way, :, :, *self.others]
                 place[numpy.ix_(some, self.batches, range(len(self.grid.steps)))] = numpy.broadcast_to(value, shape)
 
-    def _kernel(self, head: int, refused: list[Refusal]) -> Kernel | None:
-        """The kernel that a head is planned with; where nothing fits, say so. Who multiplies may differ between heads."""
+    def _planned(self, head: int, refused: list[Refusal]) -> tuple[WalkSizes, Kernel] | None:
+        """Sizes and kernel that a head is planned with; where nothing fits, say so. Who multiplies may differ between heads."""
         try:
-            return _PLANNER.sizes(self.grid.gpus[self.gpu], self.grid.heads[head], self.workload, self.grid.ways[self.way][0])[1]
+            return _PLANNER.sizes(self.grid.gpus[self.gpu], self.grid.heads[head], self.workload, self.grid.ways[self.way][0])
         except BadInput as error:
             refused.append(Refusal(replace(self, heads=(head,)).where(), str(error)))
             return None
@@ -237,6 +240,7 @@ class _Block:
 
 def _blocks(grid: Grid) -> Iterator[_Block]:
     """Split a grid into blocks: heads by kind, batches by the kernel's rows (fused) or the engine's path (stepwise)."""
+    paths = load_engine(grid.implementation).paths
     kinds: dict[tuple, list[int]] = {}
     for i, head in enumerate(grid.heads):
         kinds.setdefault((head.kind, head.candidate_pool is not None), []).append(i)
@@ -248,7 +252,7 @@ def _blocks(grid: Grid) -> Iterator[_Block]:
             batch = grid.batches[i]
             if mode != "stepwise":
                 return KERNEL_ROWS.index(kernel_rows(batch))
-            serving = [path.serves(replace(words, batch=batch), kind) for path in load_engine(grid.implementation).paths]
+            serving = [path.serves(replace(words, batch=batch), kind) for path in paths]
             return serving.index(True) if any(serving) else -1
 
         for _, batches in groupby(sorted(range(len(grid.batches)), key=batch_class), key=batch_class):
@@ -309,16 +313,15 @@ def _stacked(sizes: Sequence[WalkSizes], batches: Sequence[int], steps: Sequence
     return WalkSizes(**columns, warps=sizes[0].warps, steps=numpy.array(steps).reshape(1, 1, -1), batch=1 if pooled else rows, launches=rows if pooled else 1)
 
 
-def _fused(block: _Block, heads: Sequence[Head]) -> dict[str, numpy.ndarray]:
-    """Evaluate the persistent kernel."""
+def _fused(block: _Block, heads: Sequence[Head], sizes: Sequence[WalkSizes], kernel: Kernel) -> dict[str, numpy.ndarray]:
+    """Evaluate the persistent kernel, whose placements differ between heads in numbers only."""
     import numpy
 
     grid, gpu, mode = block.grid, block.grid.gpus[block.gpu], block.grid.ways[block.way][0]
     parameters = resolve(gpu)
-    found = [_PLANNER.sizes(gpu, head, block.workload, mode) for head in heads]
     batches = [grid.batches[i] for i in block.batches]
-    words = WalkWords(block.workload.precision, block.workload.l2_state, block.workload.logits_kept, found[0][1])
-    case = fused_case(gpu, parameters.curve, words, _stacked([sizes for sizes, _ in found], batches, grid.steps, heads[0].candidate_pool is not None))
+    words = WalkWords(block.workload.precision, block.workload.l2_state, block.workload.logits_kept, kernel)
+    case = fused_case(gpu, parameters.curve, words, _stacked(sizes, batches, grid.steps, heads[0].candidate_pool is not None))
     of_entry, of_step = entry_parameters(words), step_parameters(words)
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
@@ -326,8 +329,8 @@ def _fused(block: _Block, heads: Sequence[Head]) -> dict[str, numpy.ndarray]:
     errors = [fused_errors(parameters, heads[0], one, unchecked_parts(mode, heads[0], one)) for one in asked]
     entry_error, step_error = (numpy.array(column).reshape(1, -1, 1) for column in zip(*errors))
     floor_entry, floor_step = fused_floor(facts, mode, case)
-    entry = estimate(lambda values: entry_groups(values, case), used, of_entry, entry_error, floor_entry, parameters.calibrated)
-    step = estimate(lambda values: step_groups(values, case), used, of_step, step_error, floor_step, parameters.calibrated)
+    entry = estimate(lambda values: entry_groups(values, case), used, moving_parameters(of_entry, case), entry_error, floor_entry, parameters.calibrated)
+    step = estimate(lambda values: step_groups(values, case), used, moving_parameters(of_step, case), step_error, floor_step, parameters.calibrated)
     return dict(zip(QUANTITIES, (*entry, *step, floor_entry, floor_step)))
 
 

@@ -97,6 +97,8 @@ def require_word(name: str, given: object, allowed: tuple[str, ...]) -> None:
 
 def require_whole(name: str, given: object, low: int, high: int | None) -> None:
     """Raise BadInput unless `given` is a whole number from `low` to `high` (no upper bound where `high` is None)."""
+    if type(given) is int and low <= given and (high is None or given <= high):
+        return
     allowed = f"at least {low:,}" if high is None else f"from {low:,} to {high:,}"
     if isinstance(given, bool) or not isinstance(given, int):
         raise BadInput(f"{name} is {given!r}; it must be a whole number {allowed}")
