@@ -12,7 +12,7 @@ asked of the reference GPU, constants that were read from its own records are in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -116,29 +116,35 @@ def points_frame(points: Iterable[ValidationPoint]) -> pandas.DataFrame:
     return pandas.DataFrame([point.as_dict() for point in points])
 
 
-def leave_one_vocabulary_out(gpu: Gpu, frame: pandas.DataFrame) -> tuple[ValidationPoint, ...]:
+Walks = Sequence[tuple[SeriesKey, StepFit]]
+"""Fitted series."""
+
+
+def leave_one_vocabulary_out(gpu: Gpu, frame: pandas.DataFrame, walks: Walks | None = None) -> tuple[ValidationPoint, ...]:
     """Predict the walks of each vocabulary with coefficients from those of all others.
 
     Args:
         gpu: datasheet facts of the GPU that the rows were measured on.
         frame: its records, as `measurement.read_walk_folder` gives them.
+        walks: `walks_of(frame)` where the caller has it already, for fitting takes longer than predicting.
 
     Raises:
         BadInput: as `calibrate`; or fewer than two vocabularies were walked.
     """
-    return _leave_one_out(gpu, frame, HELD_OUT_VOCABULARY, lambda key: key.vocab_size)
+    return _leave_one_out(gpu, frame, walks, HELD_OUT_VOCABULARY, lambda key: key.vocab_size)
 
 
-def leave_one_batch_out(gpu: Gpu, frame: pandas.DataFrame) -> tuple[ValidationPoint, ...]:
+def leave_one_batch_out(gpu: Gpu, frame: pandas.DataFrame, walks: Walks | None = None) -> tuple[ValidationPoint, ...]:
     """Predict the walks of each batch with coefficients from those of all others. Arguments and errors as for vocabularies."""
-    return _leave_one_out(gpu, frame, HELD_OUT_BATCH, lambda key: key.batch or 1)
+    return _leave_one_out(gpu, frame, walks, HELD_OUT_BATCH, lambda key: key.batch or 1)
 
 
-def from_datasheet(gpu: Gpu, frame: pandas.DataFrame) -> tuple[ValidationPoint, ...]:
+def from_datasheet(gpu: Gpu, frame: pandas.DataFrame, walks: Walks | None = None) -> tuple[ValidationPoint, ...]:
     """Predict every walk from what is known of the GPU without its records.
 
     Args:
         gpu: the GPU without a calibration (`load_gpu(id, calibrated=False)`).
+        frame, walks: as for vocabularies.
 
     Raises:
         BadInput: the rows are of another GPU, or the GPU is a calibrated one.
@@ -146,7 +152,7 @@ def from_datasheet(gpu: Gpu, frame: pandas.DataFrame) -> tuple[ValidationPoint, 
     if gpu.calibration:
         raise BadInput(f"{gpu.id} was given with its calibration; load it with calibrated=False")
     require_gpu(frame, gpu)
-    return tuple(_point(DATASHEET, None, gpu, key, fit) for key, fit in walks_of(frame))
+    return tuple(_point(DATASHEET, None, gpu, key, fit) for key, fit in _walks(frame, walks))
 
 
 def in_sample_constants() -> dict[str, str]:
@@ -171,10 +177,15 @@ def is_described(key: SeriesKey) -> bool:
     return not is_experiment(key.exchange) and key.exchange not in FORMER_EXCHANGES
 
 
-def _leave_one_out(gpu: Gpu, frame: pandas.DataFrame, kind: str, label: Callable[[SeriesKey], int]) -> tuple[ValidationPoint, ...]:
+def _walks(frame: pandas.DataFrame, walks: Walks | None) -> Walks:
+    """The walks given, or those of the frame."""
+    return walks_of(frame) if walks is None else walks
+
+
+def _leave_one_out(gpu: Gpu, frame: pandas.DataFrame, walks: Walks | None, kind: str, label: Callable[[SeriesKey], int]) -> tuple[ValidationPoint, ...]:
     """Calibrate once from probes, then for each label from the walks that have another."""
     probed = calibrate(gpu, frame[frame["probe"].notna() & (frame["probe"] != NO_PROBE)])
-    walks = walks_of(frame)
+    walks = _walks(frame, walks)
     labels = sorted({label(key) for key, _ in walks})
     if len(labels) < 2:
         raise BadInput(f"{kind}: the walks have {len(labels)} of them ({', '.join(map(str, labels)) or 'none'}); at least two are needed")

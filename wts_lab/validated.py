@@ -106,9 +106,10 @@ def _validated(gpu_id: str, records: Path | None, stamp: Stamp) -> Validated:
     frame = read_walk_folder((measurements_root() if records is None else Path(records)) / gpu_id)
     plain, calibrated = load_gpu(gpu_id, calibrated=False), load_gpu(gpu_id)
     engine = frame[(frame["implementation"] == ENGINE) & (frame["probe"] == NO_PROBE)]
+    walks = walks_of(frame)
     found = {
-        HELD_OUT_VOCABULARY: leave_one_vocabulary_out(plain, frame), HELD_OUT_BATCH: leave_one_batch_out(plain, frame),
-        IN_SAMPLE: points_of(IN_SAMPLE, calibrated, walks_of(frame)), DATASHEET: from_datasheet(plain, frame),
+        HELD_OUT_VOCABULARY: leave_one_vocabulary_out(plain, frame, walks), HELD_OUT_BATCH: leave_one_batch_out(plain, frame, walks),
+        IN_SAMPLE: points_of(IN_SAMPLE, calibrated, walks), DATASHEET: from_datasheet(plain, frame, walks),
         ENGINE_PATHS: points_of(ENGINE_PATHS, calibrated, fit_frame(engine)),
     }  # fmt: skip
     constants = in_sample_constants() if is_in_sample(plain) else {}
