@@ -52,7 +52,7 @@ class MeasuredPart:
     Attributes:
         key: the round; phase: as recorded; implementation, mode: of the head, None for a pass.
         time_us: median over processes; time_us_low, time_us_high: 95 % interval, None for one process.
-        by_process: (run, process) -> its median.
+        process_us: (run, process) -> its median.
         samples: kept; dropped: because the GPU throttled.
     """
 
@@ -63,7 +63,7 @@ class MeasuredPart:
     time_us: float
     time_us_low: float | None
     time_us_high: float | None
-    by_process: Mapping[tuple, float]
+    process_us: Mapping[tuple, float]
     samples: int
     dropped: int
 
@@ -129,7 +129,7 @@ class RoundComparison:
     def as_dict(self) -> dict:
         """Return plain values, ready for JSON."""
         rows = [{**asdict(one.part.key), "phase": one.part.phase, "implementation": one.part.implementation, "mode": one.part.mode, "time_us": one.part.time_us,
-                 "time_us_low": one.part.time_us_low, "time_us_high": one.part.time_us_high, "processes": len(one.part.by_process),
+                 "time_us_low": one.part.time_us_low, "time_us_high": one.part.time_us_high, "processes": len(one.part.process_us),
                  "samples": one.part.samples, "dropped": one.part.dropped, "predicted_us": one.predicted_us, "error": one.error} for one in self.parts]
         return {"gpu_id": self.gpu_id, "basis": self.basis, "parts": rows, "gains": [gain.as_dict() for gain in self.gains]}
 
@@ -258,8 +258,8 @@ def _gains(compared: Iterable[ComparedPart]) -> Iterable[MeasuredGain]:
         after = by_place.get((key, WHOLE, OURS))
         if phase != WHOLE or whole.part.mode != "stepwise" or after is None:
             continue
-        both = [process for process in whole.part.by_process if process in after.part.by_process]
-        ratios = [whole.part.by_process[process] / after.part.by_process[process] - 1 for process in both]
+        both = [process for process in whole.part.process_us if process in after.part.process_us]
+        ratios = [whole.part.process_us[process] / after.part.process_us[process] - 1 for process in both]
         if not ratios:
             continue
         head = by_place.get((key, HEAD, before))

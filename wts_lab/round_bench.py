@@ -23,11 +23,12 @@ from wts_lab.round_model import Cache, Places
 from wts_lab.round_parts import RoundModels, RoundParts, RoundShape
 from wts_lab.round_plan import HEAD, PHASES, WHOLE, RoundCase, implementation_name
 from wts_lab.stepwise import StepwiseWalk, teacher_forced_agreement
+from wts_lab.timing import MAX_TRIES, TimingError
 from wts_lab.twin_torch import expected_walks
 
 WARMUP_CALLS = 2
-MOST_LAYER_ERROR = 0.05
-"""Largest relative error of a layer in bf16 beside the same in fp32 on the host; rounding alone leaves about 0.01."""
+MOST_LAYER_ERROR = 0.1
+"""Largest relative error of a layer in bf16 beside the same in fp32 on the host; rounding alone leaves 0.01 to 0.02, a wrong mask or place near 1."""
 
 STREAM_SPREAD = 1e-3
 """Standard deviation of the residual stream that enters a compared layer: small, so that what the layer adds is what is compared."""
@@ -217,11 +218,42 @@ def _timed(
     for size in sizes:
         for point in rng.sample(case.points, len(case.points)):
             progress(f"{case.label}: {point[0]}")
-            times = place.timer.burst(f"{case.label}/{point}", subject.call(point), repeats=size, warmup=WARMUP_CALLS, before=subject.before(point))
+            times = burst(place.timer, f"{case.label}/{point}", subject.call(point), size, subject.before(point))
             before, reading = reading, place.clocks()
             gathered[point].add(times, before, reading)
     subject.recheck(seen)
     return [_row(case, point, samples, shared) for point, samples in gathered.items()]
+
+
+def burst(timer: Any, key: str, timed: Callable[[], Any], repeats: int, before: Callable[[], Any] | None) -> list[float]:
+    """Times of ``repeats`` calls in microseconds, behind the timer's gate, or behind one another where a gate does not hold them.
+
+    A graph of a whole round may be too large for many to wait on the GPU; then enqueuing outlasts every gate. But such a call is long: the
+    host enqueues the next one while it runs, and a sample counts where it was enqueued, whole, before the GPU came to it.
+
+    Raises:
+        TimingError: the host is too slow for that, too.
+    """
+    try:
+        return timer.burst(key, timed, repeats=repeats, warmup=WARMUP_CALLS, before=before)
+    except TimingError:
+        queue = timer.queue
+    samples: list[float] = []
+    for _ in range(MAX_TRIES):
+        marks = []
+        for number in range(WARMUP_CALLS + repeats):
+            if before is not None:
+                before()
+            start = queue.mark()
+            timed()
+            stop = queue.mark()
+            if number >= WARMUP_CALLS and not queue.reached(start):
+                marks.append((start, stop))
+        queue.synchronize()
+        samples += [queue.elapsed_us(start, stop) for start, stop in marks]
+        if len(samples) >= repeats:
+            return samples[:repeats]
+    raise TimingError(f"{key}: the GPU waits for the host even between calls this long; stop other work and try again")
 
 
 def _row(case: RoundCase, point: tuple[str, int | None], samples: PointSamples, shared: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_a_part_is_the_median_over_processes_of_their_medians():
             row["samples_dropped"] = 2 * row["process_index"]
     verify = next(part for part in measured_parts(frame_of(rows)) if part.phase == "verify")
     assert (verify.time_us, verify.samples, verify.dropped) == (3.0, 4, 6)
-    assert verify.by_process == {("synthetic", 0): 2.0, ("synthetic", 1): 4.0}
+    assert verify.process_us == {("synthetic", 0): 2.0, ("synthetic", 1): 4.0}
 
 
 def test_without_samples_there_is_nothing():

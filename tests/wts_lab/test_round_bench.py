@@ -12,11 +12,12 @@ from cost_model.measurement import RecordError, frame_rows, read_round
 from tests import tiny_round
 from wts_lab.bench import WrongKernel
 from wts_lab.bench_run import MeasurementInterrupted, WorkerFailed
-from wts_lab.round_bench import MOST_LAYER_ERROR, layer_errors, stream_rounds
+from wts_lab.round_bench import MOST_LAYER_ERROR, burst, layer_errors, stream_rounds
 from wts_lab.round_parts import RoundModels, RoundParts, RoundShape
 from wts_lab.round_plan import RoundCase, RoundPlan, implementation_name, select_cases
 from wts_lab.round_run import RoundFolder, main, measure_rounds, work
 from wts_lab.stepwise import StepwiseWalk
+from wts_lab.timing import GateTimer, TimingError
 
 CPU = torch.device("cpu")
 PROVENANCE = {"command": "test", "gpu_name": "none"}
@@ -146,6 +147,24 @@ def test_a_wrong_layer_is_not_timed(monkeypatch):
     monkeypatch.setattr("wts_lab.round_bench.MOST_LAYER_ERROR", 0.0)
     with pytest.raises(WrongKernel, match="a target layer differs from the same in fp32"):
         list(stream_rounds([case()], tiny_round.HostPlace(), repeats=1, rounds=1, seed=1, shared={}))
+
+
+@pytest.mark.parametrize(("host_us", "samples"), [(50.0, 4), (5_000.0, None)])
+def test_calls_that_no_gate_holds_are_timed_behind_one_another(host_us, samples, simulated):
+    queue = simulated.Queue()
+
+    class Shut(GateTimer):
+        def burst(self, *words, **options):
+            raise TimingError("no gate holds them")
+
+    def call():
+        queue.enqueue(host_us, 1_000.0)
+
+    if samples is None:
+        with pytest.raises(TimingError, match="waits for the host"):
+            burst(Shut(queue), "round", call, 4, None)
+    else:
+        assert burst(Shut(queue), "round", call, samples, None) == pytest.approx([1_000.0] * 4)
 
 
 def plan(**changes) -> RoundPlan:
