@@ -42,6 +42,16 @@ CALIBRATED_PARAMETERS = MappingProxyType({
     "cooperative_launch_us": "the same, launched cooperatively on the full grid",
     "graph_node_us": "one more kernel node in a graph",
     "hbm_read_bytes_per_s": "reading far more than L2 holds",
+    "exchange_growth": "each further word of a block, of the time of the first",
+    "exchange_wide_ratio": "exchange of 64-bit words over that of 32-bit ones",
+    "ring_latency_us": "a turn of a ring of copies beyond its bytes",
+    "wgmma_s8_ops_per_s_per_sm": "int8 products of warpgroups in the walk, loads between them included",
+    "epilogue_cycles_per_accumulator": "issue cycles of a warp that selects from an accumulator",
+    "instruction_cycles": "an instruction that waits for the one before",
+    "led_row_us": "a further batch row of a warp that exchanges words",
+    "further_quad_us": "a further reading of the resident tiles beyond its terms",
+    "position_product_us": "the library product that makes position terms",
+    "small_kernel_us": "a small library kernel beside it",
 })
 READ_CURVE = "read"
 """Name of the curve of whole-chip read bandwidth over footprint, from L2 into HBM."""

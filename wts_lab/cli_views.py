@@ -232,9 +232,9 @@ def study_facts(result: StudyResult, written: Written) -> dict[str, Any]:
 def show_parameters(gpu: Gpu) -> None:
     """Show the parameters and residual coefficients that a calibration fixed, with their standard errors."""
     from cost_model.gpu import CALIBRATED_PARAMETERS
-    from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, RESIDUALS
+    from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, OTHER_ERROR, RESIDUALS
 
-    names = (*CALIBRATED_PARAMETERS, *RESIDUALS, MODEL_ERROR, ENTRY_ERROR)
+    names = (*CALIBRATED_PARAMETERS, *RESIDUALS, MODEL_ERROR, OTHER_ERROR, ENTRY_ERROR)
     known = [(name, gpu.figure(name)) for name in names if gpu.has(name)]
     print_table(
         f"Parameters of {gpu.name}", ("parameter", "value", "standard error", "unit", "kind"),

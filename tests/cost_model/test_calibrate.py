@@ -180,3 +180,12 @@ def test_walks_in_the_same_frame_fix_the_residuals():
                              samples_dropped=0))
     gpu = calibrate(FACTS, pd.concat([probe_frame(), pd.DataFrame(rows)], ignore_index=True))
     assert predict(gpu, head, Workload(), "resident").step_us == pytest.approx(predict(truth, head, Workload(), "resident").step_us, rel=1e-3)
+
+
+def test_a_ring_of_copies_pays_a_latency_a_turn():
+    """56 KiB a block are on their way: of 20 MiB through 132 blocks, 2.77 turns."""
+    rows = probe_frame()
+    plain = rows[(rows["probe"] == "read_bandwidth") & (rows["work_bytes"] == 20 << 20)]
+    copied = plain.assign(variant="cp_async-256", samples_us=[[time_us + 0.4 * (20 << 20) / (132 * 57_344) for time_us in samples] for samples in plain["samples_us"]])
+    assert calibrate(FACTS, pd.concat([rows, copied], ignore_index=True)).value("ring_latency_us") == pytest.approx(0.4)
+    assert not calibrate(FACTS, rows).has("ring_latency_us")

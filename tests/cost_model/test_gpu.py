@@ -198,7 +198,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 def test_a_calibration_file_reads_back_as_it_was(tmp_path_factory, parameters, sizes, calibration):
     gpu = load_gpu("h200-sxm", calibrated=False)
     figures = {
-        name: Figure(value, gpu_module.expected_unit(name), "measured", source, error, note)
+        name: Figure(value, gpu_module.expected_unit(name) or "cycle", "measured", source, error, note)
         for name, (value, source, error, note) in parameters.items()
     }
     curves = {"read": BandwidthCurve(tuple(sorted(sizes)), tuple(bandwidth(4e12 + i) for i in range(len(sizes))))}

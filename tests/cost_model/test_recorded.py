@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+import pandas
 import pytest
 
 from cost_model.calibrate import calibrate
@@ -130,3 +131,9 @@ def test_what_ships_is_what_the_records_give():
             theirs = [(point.vocab_size, point.rank, point.beyond_floor_us.value) for point in engine.paths[0].points]
             assert [one[:2] for one in ours] == [one[:2] for one in theirs], REBUILD
             assert [one[2] for one in ours] == pytest.approx([one[2] for one in theirs], rel=1e-3), REBUILD
+
+
+def test_the_probes_of_a_calibration_take_less_than_two_minutes():
+    for gpu_id, frame, _ in measured():
+        times = pandas.to_datetime(frame.loc[frame["record"].str.endswith("-probes"), "recorded_at_utc"])
+        assert len(times) and (times.max() - times.min()).total_seconds() < 120, f"{gpu_id}: `wts-lab calibrate` promises two minutes for all of its processes"

@@ -1,0 +1,109 @@
+"""Constants from parts: known ones come back from made-up parts that obey the model; what is not recorded is left out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cost_model.fused import entry_groups, step_groups
+from cost_model.gpu import Figure
+from cost_model.head import Head
+from cost_model.measurement import walk_row
+from cost_model.parameters import resolve
+from cost_model.part_fit import AGREEMENT, PHASE, TILES, part_figures
+from cost_model.parts import split
+from cost_model.placement import plan
+from cost_model.predict import built_for
+from cost_model.recorded import case_of_series
+from cost_model.workload import Workload
+from tests.cost_model.walk_examples import QWEN, series_key, study_h200
+
+TRUTH = {"epilogue_cycles_per_accumulator": (33.0, "cycle"), "instruction_cycles": (5.0, "cycle"), "led_row_us": (0.6, "us"), "further_quad_us": (0.9, "us"),
+         "wgmma_s8_ops_per_s_per_sm": (8e12, "op/s"), "position_product_us": (7.0, "us"), "small_kernel_us": (1.2, "us")}
+STUDY = study_h200()
+TRUE = STUDY.with_figures({name: Figure(value, unit, "measured", "made up") for name, (value, unit) in TRUTH.items()})
+HEADS = {"markov": QWEN, "gated": Head("g", "gated", 151_936, 151_936, 151_936, 256, 2560), "rnn": Head("r", "rnn", 151_936, 151_936, 151_936, 256, 2560),
+         "domino": Head("d", "domino", 151_936, 151_936, 151_936, 256, 2560, 1024)}
+CASES = [("markov", 1), ("markov", 8), ("markov", 32), ("gated", 1), ("rnn", 1), ("domino", 1)]
+FIXED_CYCLES = 140
+OF_PART = {TILES: ("products", "shared_read", "stream", "epilogue", "block_reduction", "further_quads"), AGREEMENT: ("exchange", "latent", "led_rows")}
+
+
+def key_of(kind, batch, probe, variant):
+    """Return the key of a part of a resident walk."""
+    head = HEADS[kind]
+    placement = plan(STUDY, head, "int8x2", "resident", **built_for(Workload(batch)))
+    counts = (placement.register_tiles, placement.shared_tiles, placement.streamed_tiles, placement.staging_tiles)
+    key = series_key("resident", head=head, placement=counts, variant=variant)
+    return replace(key, head_kind=kind, batch=batch, probe=probe, hidden_size=head.hidden_size, gru_size=head.gru_size)
+
+
+def row(key, steps, samples):
+    """Return a record's row."""
+    asked = {name: value for name, value in key.as_dict().items() if name != "record" and value is not None}
+    return walk_row(**asked, run_id="r", process_index=0, recorded_at_utc="2026-01-31T00:00:00Z", steps=steps, samples_us=samples, samples_dropped=0)
+
+
+def phase_us(key, phase):
+    """What warp 0's clocks would say of a phase, where the model is the truth."""
+    case = case_of_series(TRUE, key)
+    terms = {name: shown for name, (shown, _, _) in split(step_groups(resolve(TRUE).values, case)).items()}
+    if phase == "products":
+        return terms["products"] + (terms["shared_read"] if case.words.kernel.grouped else 0)
+    if phase == "epilogue":
+        return terms["epilogue"] / (1 if case.words.kernel.grouped else case.passes) + FIXED_CYCLES / case.clock_mhz
+    return terms["latent"] + terms.get("gate", 0) + (terms["state_read"] if key.head_kind == "gated" else 0)
+
+
+def part_rows(kinds=("markov", "gated", "rnn", "domino"), probes=(PHASE, TILES, AGREEMENT)):
+    """Return rows of parts that obey the model."""
+    rows = []
+    for kind, batch in CASES:
+        if kind not in kinds:
+            continue
+        for phase in ("products", "epilogue", "latent") if PHASE in probes else ():
+            key = key_of(kind, batch, PHASE, phase)
+            rows.append(row(key, 16, [phase_us(key, phase)] * 132))
+        for probe in (TILES, AGREEMENT):
+            if probe not in probes:
+                continue
+            key = key_of(kind, batch, probe, probe)
+            case, values = case_of_series(TRUE, key), resolve(TRUE).values
+            shown, of_entry = split(step_groups(values, case)), split(entry_groups(values, case))
+            step_us = 0.3 + sum(shown[name][0] for name in OF_PART[probe])
+            entry_us = 5.0 + sum(of_entry[name][0] for name in ("position_terms", "shard_load") if name in of_entry)
+            rows += [row(key, steps, [entry_us + steps * step_us] * 5) for steps in (1, 7, 16)]
+    return pd.DataFrame(rows)
+
+
+def test_constants_come_back_from_parts_that_obey_the_model():
+    figures = part_figures(STUDY, part_rows())
+    assert figures.keys() == TRUTH.keys()
+    for name, (value, unit) in TRUTH.items():
+        figure = figures[name]
+        assert figure.value == pytest.approx(value, rel=1e-6), name
+        assert (figure.unit, figure.kind) == (unit, "measured") and figure.standard_error >= 0.05 * value * 0.999
+
+
+def test_parts_that_are_not_recorded_fix_nothing():
+    assert part_figures(STUDY, part_rows(kinds=("markov",), probes=(AGREEMENT,))).keys() == {"led_row_us"}
+    assert part_figures(STUDY, part_rows(kinds=("gated",))) == {}, "a part is compared with a Markov head's"
+    assert "epilogue_cycles_per_accumulator" not in part_figures(STUDY, part_rows(probes=(TILES, AGREEMENT)))
+
+
+def test_scatter_of_blocks_does_not_move_a_phase():
+    frame = part_rows(probes=(PHASE,))
+    rng = np.random.default_rng(3)
+    frame["samples_us"] = [list(np.sort(np.array(samples) * (1 + 0.02 * rng.standard_normal(len(samples))))) for samples in frame["samples_us"]]
+    figures = part_figures(STUDY, frame)
+    assert figures["epilogue_cycles_per_accumulator"].value == pytest.approx(33.0, rel=0.05)
+    assert figures["instruction_cycles"].value == pytest.approx(5.0, rel=0.05)
+
+
+def test_a_constant_is_never_below_nothing():
+    """Noise can make a part of 8 rows shorter than its terms; the model has no negative times."""
+    frame = part_rows(probes=(TILES,))
+    frame.loc[frame["batch"] == 8, "samples_us"] = pd.Series([[5.0 + 0.1 * steps] * 5 for steps in frame.loc[frame["batch"] == 8, "steps"]],
+                                                             index=frame.index[frame["batch"] == 8])
+    assert part_figures(STUDY, frame)["further_quad_us"].value == 0.0
