@@ -17,6 +17,7 @@ from tests.synthetic_records import write_synthetic
 from tests.ui.story_checks import STORY_CHECKS
 from wts_lab.accuracy import FORMAT_NAMES
 from wts_lab.accuracy_view import accuracy_study
+from wts_lab.exchange_records import exchange_times, stress_study
 from wts_lab.recordings import recorded_gpus
 from wts_lab.toy import toy_head, toy_walk
 
@@ -33,6 +34,7 @@ def test_there_are_notebooks() -> None:
         "04_b200_in_bf16",
         "05_round_and_decision",
         "06_walk_on_a_toy_head",
+        "07_selection_across_blocks",
         "08_int8_against_fp8",
         "09_operand_paths",
     } <= {path.stem for path in NOTEBOOKS}
@@ -121,6 +123,20 @@ def check_the_operand_paths(code: list, picture: dict, table: dict) -> None:
     assert "'mma.sync', '49.9 %', '100 %'" in text_of(code[4])
 
 
+def check_the_selection(code: list, picture: dict, table: dict) -> None:
+    """The picture has the recorded exchanges, the table the stress or the words that there is none; schemes and needs are told apart."""
+    times = exchange_times()
+    near = [time for time in times.times if (time.exchange, time.wide) == ("near-lines", False) and time.grid_blocks == max(each.grid_blocks for each in times.times)]
+    shown = {trace["name"]: trace["y"] for trace in picture["data"]["application/vnd.plotly.v1+json"]["data"] if trace["xaxis"] == "x"}
+    if near:
+        assert sorted(shown["32-bit words, near lines"]) == sorted(time.exchange_us for time in near)
+    source = ast.literal_eval(text_of(code[8]))
+    stress = stress_study(live=False)
+    assert ("no stress" in source and source in table["data"]["text/html"]) if not stress.rows else ("recorded" in source or "stressed now" in source)
+    html = "".join(output["data"]["text/html"] for cell in code[4:6] for output in cell.outputs)
+    assert html.count("never wrong") == 3 and html.count("goes wrong") == 2 and html.count("PTX memory model") >= 3
+
+
 def text_of(cell) -> str:
     """What a cell shows as plain text."""
     return "".join(str(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
@@ -129,6 +145,7 @@ def text_of(cell) -> str:
 CHECKS = {
     "01_quickstart": check_the_quickstart,
     "06_walk_on_a_toy_head": check_the_toy_walk,
+    "07_selection_across_blocks": check_the_selection,
     "08_int8_against_fp8": check_the_formats,
     "09_operand_paths": check_the_operand_paths,
     **STORY_CHECKS,
