@@ -37,8 +37,8 @@ class _Point:
     """A place along the axis: predicted and measured time with the ends of their intervals, or what others published (microseconds)."""
 
     x: int
-    predicted: tuple[float, float, float] | None
-    measured: tuple[float, float, float] | None
+    predicted_us: tuple[float, float, float] | None
+    measured_us: tuple[float, float, float] | None
     published_us: float | None = None
 
 
@@ -97,18 +97,18 @@ def _lengths(walk: Walked) -> list[_Point]:
 
 def _traces(name: str, points: list[_Point], style: Style) -> list[Spec]:
     """Band, prediction, measurements and published times of one series, empty where there are none."""
-    predicted, measured, published = ([p for p in points if getattr(p, part) is not None] for part in ("predicted", "measured", "published_us"))
+    predicted, measured, published = ([p for p in points if getattr(p, part) is not None] for part in ("predicted_us", "measured_us", "published_us"))
     xs = [p.x for p in predicted]
     hover = f"{name}<br>%s %%{{y:.2f}} µs at %%{{x:,}}<extra></extra>"
     return [
-        dict(type="scatter", mode="lines", name=f"{name}, predicted band", x=xs + xs[::-1], y=[p.predicted[2] for p in predicted] + [p.predicted[1] for p in predicted][::-1],
+        dict(type="scatter", mode="lines", name=f"{name}, predicted band", x=xs + xs[::-1], y=[p.predicted_us[2] for p in predicted] + [p.predicted_us[1] for p in predicted][::-1],
              fill="toself", fillcolor=style.band, line=dict(width=0, color=style.colour), hoverinfo="skip"),
-        dict(type="scatter", mode="lines", name=f"{name}, predicted", x=xs, y=[p.predicted[0] for p in predicted], hovertemplate=hover % "predicted",
+        dict(type="scatter", mode="lines", name=f"{name}, predicted", x=xs, y=[p.predicted_us[0] for p in predicted], hovertemplate=hover % "predicted",
              line=dict(color=style.colour, width=2, dash="dash")),
-        dict(type="scatter", mode="markers", name=f"{name}, measured", x=[p.x for p in measured], y=[p.measured[0] for p in measured],
+        dict(type="scatter", mode="markers", name=f"{name}, measured", x=[p.x for p in measured], y=[p.measured_us[0] for p in measured],
              marker=dict(color=style.colour, size=9, symbol=style.symbol, line=dict(color=PAPER, width=1)), hovertemplate=hover % "measured",
-             error_y=dict(type="data", symmetric=False, array=[p.measured[2] - p.measured[0] for p in measured],
-                          arrayminus=[p.measured[0] - p.measured[1] for p in measured], color=style.words, thickness=1.4, width=4)),
+             error_y=dict(type="data", symmetric=False, array=[p.measured_us[2] - p.measured_us[0] for p in measured],
+                          arrayminus=[p.measured_us[0] - p.measured_us[1] for p in measured], color=style.words, thickness=1.4, width=4)),
         dict(type="scatter", mode="markers", name=f"{name}, published", x=[p.x for p in published], y=[p.published_us for p in published],
              marker=dict(color=PAPER, size=9, symbol=style.symbol, line=dict(color=style.colour, width=1.8)), hovertemplate=hover % "published"),
     ]  # fmt: skip
@@ -164,8 +164,8 @@ def _labels(points: Mapping[str, list[_Point]], apart: float, top: float) -> lis
 
 def _best(point: _Point) -> tuple[float, str] | None:
     """The time of a point on the best basis there is."""
-    if point.measured is not None:
-        return point.measured[0], "measured"
+    if point.measured_us is not None:
+        return point.measured_us[0], "measured"
     if point.published_us is not None:
         return point.published_us, "published"
-    return (point.predicted[0], "predicted") if point.predicted is not None else None
+    return (point.predicted_us[0], "predicted") if point.predicted_us is not None else None
