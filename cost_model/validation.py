@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 HELD_OUT_VOCABULARY, HELD_OUT_BATCH, DATASHEET = "held-out vocabulary", "held-out batch", "datasheet only"
 KINDS = (HELD_OUT_VOCABULARY, HELD_OUT_BATCH, DATASHEET)
 
+OWN_RECORDS = "this project's"
+"""What the source of a constant that was read from this project's records says."""
+
 
 @dataclass(frozen=True)
 class ValidationPoint:
@@ -158,7 +161,7 @@ def from_datasheet(gpu: Gpu, frame: pandas.DataFrame, walks: Walks | None = None
 def in_sample_constants() -> dict[str, str]:
     """Constants of `from_datasheet` that were read from records of the reference GPU: name -> source. There they are in-sample; on every other
     GPU they are transferred."""
-    return {name: figure.source for name, figure in published_reference()[0].items() if figure.kind == "transferred"}
+    return {name: figure.source for name, figure in published_reference()[0].items() if figure.kind == "transferred" and OWN_RECORDS in figure.source}
 
 
 def is_in_sample(gpu: Gpu) -> bool:
