@@ -32,8 +32,11 @@ BETWEEN = "between kernels"
 """The part of a step in which no kernel runs."""
 
 _TERMS = {
-    "launch": "between kernels", "byte_floor": "read of W2 at the best rate", "projection_excess": "projection, beyond that read",
-    "selection": "look-up, sum and selection", "sampling": "noise",
+    "launch": "between kernels",
+    "byte_floor": "read of W2 at the best rate",
+    "projection_excess": "projection, beyond that read",
+    "selection": "look-up, sum and selection",
+    "sampling": "noise",
 }
 """What a term of the model stands for in a step."""
 
@@ -96,11 +99,18 @@ def _step(gpu: Gpu, head: Head, workload: Workload, path: EnginePath, rows: list
     """One path: recorded kernels or the model's terms, and the whole step beside them."""
     walk = walked(gpu, head, workload, "stepwise", ENGINE, variant=path.kernel, records=records)
     recording = kept_recording(gpu.id, records, records_stamp(gpu.id, records))
-    parts, whole = parts_of(row for row in rows if row["variant"].startswith(f"{path.kernel}/")), _whole(walk, recording.label if recording else "")
+    parts, whole = (
+        parts_of(row for row in rows if row["variant"].startswith(f"{path.kernel}/")),
+        _whole(walk, recording.label if recording else ""),
+    )
     basis, words = MEASURED, f"kernels: profiled on {gpu.name}, {_date(rows)}"
     if not parts:
         predicted = predict(gpu, head, workload, "stepwise", ENGINE, variant=path.variant)
-        parts = tuple(StepPart(_TERMS.get(name, name.replace("_", " ")), term.exposed_us) for name, term in predicted.terms["step"].items() if term.exposed_us > 0)
+        parts = tuple(
+            StepPart(_TERMS.get(name, name.replace("_", " ")), term.exposed_us)
+            for name, term in predicted.terms["step"].items()
+            if term.exposed_us > 0
+        )
         basis, words = PREDICTED, "kernels: not recorded, so the model's terms"
     return EngineStep(path, workload, parts, basis, *whole[:2], f"{words}; step: {whole[2]}")
 
@@ -132,7 +142,14 @@ def split_variant(variant: str) -> tuple[str, int, str]:
 
 def _kernel_rows(gpu: Gpu, head: Head, workload: Workload, records: Path | None) -> list[dict[str, Any]]:
     """Rows of the newest kernel record of a shape, batch and temperature; none where there is none."""
-    wanted = {"probe": KERNEL_PROBE, "head_kind": head.kind, "vocab_size": head.vocab_size, "rank": head.rank, "batch": workload.batch, "temperature": workload.temperature}
+    wanted = {
+        "probe": KERNEL_PROBE,
+        "head_kind": head.kind,
+        "vocab_size": head.vocab_size,
+        "rank": head.rank,
+        "batch": workload.batch,
+        "temperature": workload.temperature,
+    }
     return frame_rows(newest(matching_rows(probe_rows(gpu, records), wanted)))
 
 

@@ -81,7 +81,9 @@ def drafters_with_heads() -> tuple[Drafter, ...]:
     return tuple(drafter for drafter in map(load_drafter, list_drafters()) if drafter.head is not None)
 
 
-def head_shares(gpu: Gpu, drafters: Iterable[Drafter], *, concurrency: int = 1, context_tokens: int = CONTEXT_TOKENS, records: Path | None = None) -> tuple[HeadShare, ...]:
+def head_shares(
+    gpu: Gpu, drafters: Iterable[Drafter], *, concurrency: int = 1, context_tokens: int = CONTEXT_TOKENS, records: Path | None = None
+) -> tuple[HeadShare, ...]:
     """Two rows a drafter: with the head that the engine takes, and with the resident one.
 
     Raises MissingFact where the GPU lacks what a roofline needs; BadInput where a head cannot be predicted. `records` as in `walked`.
@@ -99,7 +101,10 @@ def _shares(gpu: Gpu, drafter: Drafter, concurrency: int, context_tokens: int, r
     }
     found = {name: phases.estimated(demand, gpu) for name, demand in demands.items()}
     load = Workload(concurrency, steps, l2_state="serving")
-    walks = {ENGINE_WAY: walked(gpu, head, replace(load, precision="bf16"), "stepwise", records=records), RESIDENT_WAY: walked(gpu, head, load, "resident", records=records)}
+    walks = {
+        ENGINE_WAY: walked(gpu, head, replace(load, precision="bf16"), "stepwise", records=records),
+        RESIDENT_WAY: walked(gpu, head, load, "resident", records=records),
+    }
     rows = []
     for way, walk in walks.items():
         measured = walk.measured_us(steps)

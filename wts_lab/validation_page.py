@@ -1,14 +1,13 @@
 """The validation page: one small HTML file with every recorded walk, measured and predicted, for those who open no notebook.
 
-`python -m wts_lab.validation_page --out docs/validation.html` writes it from the shipped records. It loads nothing: pictures are drawn as SVG here, and there is
-no script. The same records give the same file, which a test holds the committed one to.
+`python -m wts_lab.validation_page --out docs/validation.html` writes it from the shipped records. It loads nothing:
+pictures are SVG (`wts_lab.parity_svg`), and there is no script. The same records give the same file, which a test holds the committed one to.
 """
 
 from __future__ import annotations
 
 import argparse
 import html
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +18,8 @@ from cost_model.files import write_text_whole
 from cost_model.gpu import load_gpu
 from cost_model.tables import signed_percent
 from cost_model.units import format_us
-from wts_lab.ui.figures import TIME_TICKS
-from wts_lab.ui.validation_figure import OFF_SHARE, SUMMARY_TITLES, decades, goal_rows, style_of_point, summary_rows
+from wts_lab.parity_svg import parity_svg
+from wts_lab.ui.validation_figure import SUMMARY_TITLES, goal_rows, summary_rows
 from wts_lab.validated import KIND_WORDS, Validated, validated, walk_words
 
 if TYPE_CHECKING:
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from cost_model.validation import ValidationPoint
 
 OUT = Path("docs/validation.html")
-SIZE_PX, LEFT_PX, BOTTOM_PX = 380, 52, 44
-MARKER_PX = 3.4
-TICKS = tuple(tick for tick in TIME_TICKS if str(tick)[0] != "2")
-
 STYLE = """
 :root { --ink:#2b2f36; --quiet:#6b7280; --line:#e3e6ea; }
 body { margin:0; color:var(--ink); font:16px/1.5 Inter,'Segoe UI','Helvetica Neue',Arial,sans-serif; }
@@ -43,13 +38,17 @@ th, td { text-align:left; padding:3px 12px 3px 0; border-bottom:1px solid var(--
 th { font-weight:600; } td.n, th.n { text-align:right; }
 .wide { overflow-x:auto; } .pair { display:flex; flex-wrap:wrap; gap:28px; align-items:flex-start; }
 .out { color:#A84A00; font-weight:600; }
-svg text { font-size:12px; fill:var(--ink); } svg .q { fill:var(--quiet); }
+svg text { font-size:12px; fill:var(--ink); } svg .q { fill:var(--quiet); } span.q { color:var(--quiet); }
 """
 
 ABOUT = (
-    "Each walk was recorded on the GPU named above, with at least three walk lengths; its step is the slope of complete calls. A prediction is the model's, from "
-    "parameters that each section names. Held means that the predicted 95 % interval holds the measured step. Only walks with the exchange that settings can ask for "
-    "are here; experiments with others are not what the model describes."
+    "Each walk was recorded on the GPU named above, with at least three walk lengths; its step is the slope of complete calls. "
+    "A prediction is the model's, from parameters that each section names. Held means that the predicted 95 % interval holds the measured step. "
+    "Only walks with the exchange that settings can ask for are here; experiments with others are not what the model describes."
+)
+ABOUT_WALKS = (
+    "One row a recorded walk: its measured step with the 95 % interval, and for each kind of prediction the predicted step, half of its 95 % "
+    "interval, and the error. <span class=out>Marked</span> where the interval does not hold the measurement."
 )
 
 
@@ -60,20 +59,29 @@ def render(result: Validated) -> str:
     notes = "".join(f"<p class=quiet>{html.escape(note)}.</p>" for note in result.seen)
     goals = _table(("of a step", *SUMMARY_TITLES[1:5]), goal_rows())
     body = [
-        f"<h1>Validation on {html.escape(name)}</h1>", f"<p class=quiet>{html.escape(result.label)}. Times in microseconds (µs).</p>", f"<p>{ABOUT}</p>",
-        "<h2>What is asked</h2>", goals, notes, *sections, "<h2>Every walk</h2>",
-        "<p>One row a recorded walk: its measured step with the 95 % interval, and for each kind of prediction the predicted step, half of its 95 % interval, and the error. "
-        "<span class=out>Marked</span> where the interval does not hold the measurement.</p>", _walks(result),
-    ]  # fmt: skip
-    return (f"<!doctype html>\n<html lang=en>\n<head><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Validation on {html.escape(name)}</title>\n"
-            f"<style>{STYLE}</style></head>\n<body><main>\n" + "\n".join(body) + "\n</main></body>\n</html>\n")
+        f"<h1>Validation on {html.escape(name)}</h1>",
+        f"<p class=quiet>{html.escape(result.label)}. Times in microseconds (µs).</p>",
+        f"<p>{ABOUT}</p>",
+        "<h2>What is asked</h2>",
+        goals,
+        notes,
+        *sections,
+        "<h2>Every walk</h2>",
+        f"<p>{ABOUT_WALKS}</p>",
+        _walks(result),
+    ]
+    head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><title>Validation on {html.escape(name)}</title>\n<style>{STYLE}</style>"
+    return f"<!doctype html>\n<html lang=en>\n<head>{head}</head>\n<body><main>\n" + "\n".join(body) + "\n</main></body>\n</html>\n"
 
 
 def _section(result: Validated, kind: str) -> str:
     """One kind of prediction: what it rests on, its picture, and the accuracy of each group."""
     title = kind[0].upper() + kind[1:]
-    return (f"<h2>{html.escape(title)}</h2><p>Predicted from: {html.escape(KIND_WORDS[kind])}.</p>\n"
-            f"<div class=pair>{parity_svg(result.points[kind], title)}\n<div class=wide>{_table(('walks of', *SUMMARY_TITLES), summary_rows(result, kind))}</div></div>")
+    table = _table(("walks of", *SUMMARY_TITLES), summary_rows(result, kind))
+    return (
+        f"<h2>{html.escape(title)}</h2><p>Predicted from: {html.escape(KIND_WORDS[kind])}.</p>\n"
+        f"<div class=pair>{parity_svg(result.points[kind], title)}\n<div class=wide>{table}</div></div>"
+    )
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], cells_are_html: bool = False) -> str:
@@ -101,8 +109,9 @@ def _walks(result: Validated) -> str:
 
 def _order(key: SeriesKey) -> tuple:
     """Heads together, then ways, loads and L2 states."""
-    return (key.head_kind or "markov", key.vocab_size, key.rank, key.hidden_size or 0, key.candidate_pool or 0, str(key.implementation), str(key.mode), str(key.precision), str(key.variant),
-            key.temperature or 0.0, key.batch or 1, str(key.l2_state), str(key.rounding), str(key.record), repr(key))
+    head = (key.head_kind or "markov", key.vocab_size, key.rank, key.hidden_size or 0, key.candidate_pool or 0)
+    way = (str(key.implementation), str(key.mode), str(key.precision), str(key.variant))
+    return *head, *way, key.temperature or 0.0, key.batch or 1, str(key.l2_state), str(key.rounding), str(key.record), repr(key)
 
 
 def _ends(point: ValidationPoint) -> str:
@@ -119,59 +128,16 @@ def _predicted(point: ValidationPoint | None) -> str:
     return text if point.inside else f"<span class=out>{text}</span>"
 
 
-# --- the picture ----------------------------------------------------------------------------------------------------------
-
-
-def parity_svg(points: Sequence[ValidationPoint], title: str) -> str:
-    """Predicted over measured step, both logarithmic and of one range: a marker a walk, the line of equality, and dotted ones at OFF_SHARE."""
-    low, high = decades(points)
-    span, right = high - low, LEFT_PX + SIZE_PX
-
-    def x_px(us: float) -> float:
-        return LEFT_PX + SIZE_PX * (math.log10(us) - low) / span
-
-    def y_px(us: float) -> float:
-        return SIZE_PX * (1 - (math.log10(us) - low) / span)
-
-    parts = [f"<rect x={LEFT_PX} y=0 width={SIZE_PX} height={SIZE_PX} fill=none stroke='#c9ced6'/>"]
-    for tick in TICKS:
-        if low < math.log10(tick) < high:
-            x, y = x_px(tick), y_px(tick)
-            parts.append(f"<path d='M{x:.1f} 0V{SIZE_PX}M{LEFT_PX} {y:.1f}H{right}' stroke='#e7e9ec'/><text x={x:.1f} y={SIZE_PX + 16} text-anchor=middle>{tick:,}</text>"
-                         f"<text x={LEFT_PX - 6} y={y + 4:.1f} text-anchor=end>{tick:,}</text>")
-    for factor, dash in ((1.0, ""), (1 + OFF_SHARE, " stroke-dasharray='2 4'"), (1 - OFF_SHARE, " stroke-dasharray='2 4'")):
-        shift = SIZE_PX * math.log10(factor) / span
-        parts.append(f"<path d='M{LEFT_PX + max(0.0, -shift):.1f} {SIZE_PX - max(0.0, shift):.1f}L{right - max(0.0, shift):.1f} {max(0.0, -shift):.1f}' fill=none{dash} stroke='#6b7280'/>")
-    legend = []
-    for place, (name, style) in enumerate(dict(map(style_of_point, points)).items()):
-        own = [point for point in points if style_of_point(point)[0] == name]
-        path = "".join(_marker(x_px(point.measured_us), y_px(point.predicted_us), style.symbol) for point in own)
-        parts.append(f"<path d='{path}' fill='{style.colour}' fill-opacity=.75 stroke-width=.5 stroke='#fff'/>")
-        legend.append(f"<path d='{_marker(LEFT_PX + 14, 16 + 18 * place, style.symbol)}' fill='{style.colour}'/><text x={LEFT_PX + 24} y={20 + 18 * place}>{html.escape(name)}</text>")
-    words = (f"<text x={LEFT_PX + SIZE_PX // 2} y={SIZE_PX + 36} text-anchor=middle class=q>measured step [µs]</text>"
-             f"<text transform='translate(13 {SIZE_PX // 2}) rotate(-90)' text-anchor=middle class=q>predicted step [µs]</text>")
-    return (f"<svg width={right + 8} height={SIZE_PX + BOTTOM_PX} role=img aria-label='{html.escape(title, quote=True)}: predicted over measured steps'>"
-            + "".join((*parts, *legend)) + words + "</svg>")
-
-
-def _marker(x: float, y: float, symbol: str) -> str:
-    """A small square, diamond, cross, or circle about a place, as a path."""
-    size = MARKER_PX
-    if symbol == "square":
-        return f"M{x - size:.1f} {y - size:.1f}h{2 * size:.1f}v{2 * size:.1f}h{-2 * size:.1f}z"
-    if symbol == "diamond":
-        return f"M{x:.1f} {y - 1.35 * size:.1f}l{1.35 * size:.1f} {1.35 * size:.1f}l{-1.35 * size:.1f} {1.35 * size:.1f}l{-1.35 * size:.1f} {-1.35 * size:.1f}z"
-    if symbol == "cross":
-        return f"M{x - 1.2:.1f} {y - size:.1f}h2.4v{size - 1.2:.1f}h{size - 1.2:.1f}v2.4h{1.2 - size:.1f}v{size - 1.2:.1f}h-2.4v{1.2 - size:.1f}h{1.2 - size:.1f}v-2.4h{size - 1.2:.1f}z"
-    return f"M{x - size:.1f} {y:.1f}a{size} {size} 0 1 0 {2 * size:.1f} 0a{size} {size} 0 1 0 {-2 * size:.1f} 0z"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page and return the exit status: 0 written, 2 the request cannot be used."""
-    command = argparse.ArgumentParser(prog="python -m wts_lab.validation_page", description="Write every recorded walk, measured and predicted, as one HTML page.")
+    command = argparse.ArgumentParser(
+        prog="python -m wts_lab.validation_page", description="Write every recorded walk, measured and predicted, as one HTML page."
+    )
     command.add_argument("--out", type=Path, default=OUT, help="the page (default: %(default)s)")
     command.add_argument("--gpu", default="h200-sxm", metavar="ID", help="catalogue id of a recorded GPU (default: %(default)s)")
-    command.add_argument("--records", type=Path, metavar="FOLDER", help="folder of records, with a folder for each GPU; those that ship if left out")
+    command.add_argument(
+        "--records", type=Path, metavar="FOLDER", help="folder of records, with a folder for each GPU; those that ship if left out"
+    )
     given = command.parse_args(arguments)
     try:
         path = write_text_whole(given.out, render(validated(given.gpu, given.records)))

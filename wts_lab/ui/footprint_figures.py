@@ -47,19 +47,59 @@ def head_memory_spec(memories: Sequence[HeadMemory], gpu: Gpu, *, title: str = "
     return dict(
         data=bars,
         layout=layout(
-            TOP_PX + BOTTOM_PX + ROW_PX * len(names), title=heading(title, MEMORY_WORDS), barmode="overlay", bargap=0.2, showlegend=False, margin=dict(l=190, r=40, t=TOP_PX + 24, b=BOTTOM_PX),
-            shapes=[dict(type="line", xref="x", yref="paper", x0=size / BYTES_PER_MIB, x1=size / BYTES_PER_MIB, y0=0, y1=1, line=dict(color=INK, width=1.6, dash="dot")) for _, size in capacities],
-            annotations=[dict(x=size / BYTES_PER_MIB, xref="x", y=1.0, yref="paper", xanchor=anchor, yanchor="bottom", align=anchor, showarrow=False, font=dict(size=12, color=INK), text=f"{name}<br>{format_bytes(size)}")
-                         for (name, size), anchor in zip(capacities, ("right", "left"))],
-            xaxis=axis("read in one step [MiB]", rangemode="tozero"), yaxis=axis(showgrid=False, ticks="", autorange="reversed"),
+            TOP_PX + BOTTOM_PX + ROW_PX * len(names),
+            title=heading(title, MEMORY_WORDS),
+            barmode="overlay",
+            bargap=0.2,
+            showlegend=False,
+            margin=dict(l=190, r=40, t=TOP_PX + 24, b=BOTTOM_PX),
+            shapes=[
+                dict(
+                    type="line",
+                    xref="x",
+                    yref="paper",
+                    x0=size / BYTES_PER_MIB,
+                    x1=size / BYTES_PER_MIB,
+                    y0=0,
+                    y1=1,
+                    line=dict(color=INK, width=1.6, dash="dot"),
+                )
+                for _, size in capacities
+            ],
+            annotations=[
+                dict(
+                    x=size / BYTES_PER_MIB,
+                    xref="x",
+                    y=1.0,
+                    yref="paper",
+                    xanchor=anchor,
+                    yanchor="bottom",
+                    align=anchor,
+                    showarrow=False,
+                    font=dict(size=12, color=INK),
+                    text=f"{name}<br>{format_bytes(size)}",
+                )
+                for (name, size), anchor in zip(capacities, ("right", "left"))
+            ],
+            xaxis=axis("read in one step [MiB]", rangemode="tozero"),
+            yaxis=axis(showgrid=False, ticks="", autorange="reversed"),
         ),
-    )  # fmt: skip
+    )
 
 
 def _bar(name: str, heads: list[str], sizes: list[float], colour: str, line: str, width: float) -> Spec:
     """One kind of bar over all heads."""
-    return dict(type="bar", orientation="h", name=name, y=heads, x=[size / BYTES_PER_MIB for size in sizes], width=width, marker=dict(color=colour, line=dict(color=line, width=1)),
-                customdata=[format_bytes(size) for size in sizes], hovertemplate=f"%{{y}}, {name}: %{{customdata}}<extra></extra>")
+    return dict(
+        type="bar",
+        orientation="h",
+        name=name,
+        y=heads,
+        x=[size / BYTES_PER_MIB for size in sizes],
+        width=width,
+        marker=dict(color=colour, line=dict(color=line, width=1)),
+        customdata=[format_bytes(size) for size in sizes],
+        hovertemplate=f"%{{y}}, {name}: %{{customdata}}<extra></extra>",
+    )
 
 
 def engine_step_figure(steps: Sequence[EngineStep], *, title: str = "One step of the engine") -> go.Figure:
@@ -78,26 +118,57 @@ def engine_step_spec(steps: Sequence[EngineStep], *, title: str = "One step of t
     traces = []
     for name in names:
         rows = [(place, part.time_us) for place, step in enumerate(steps) for part in step.parts if part.name == name]
-        traces.append(dict(
-            type="bar", orientation="h", name=name, y=[place for place, _ in rows], x=[us for _, us in rows], width=0.46, marker=dict(color=colours[name], line=dict(color=PAPER, width=1.5)),
-            text=[format_us(us) if us > 0.06 * longest else "" for _, us in rows], textposition="inside", insidetextanchor="middle", textangle=0, hovertemplate=f"{name}: %{{x:.2f}} µs<extra></extra>",
-        ))  # fmt: skip
+        traces.append(
+            dict(
+                type="bar",
+                orientation="h",
+                name=name,
+                y=[place for place, _ in rows],
+                x=[us for _, us in rows],
+                width=0.46,
+                marker=dict(color=colours[name], line=dict(color=PAPER, width=1.5)),
+                text=[format_us(us) if us > 0.06 * longest else "" for _, us in rows],
+                textposition="inside",
+                insidetextanchor="middle",
+                textangle=0,
+                hovertemplate=f"{name}: %{{x:.2f}} µs<extra></extra>",
+            )
+        )
     whole = [(place, step) for place, step in enumerate(steps) if step.step_us is not None]
-    traces.append(dict(
-        type="scatter", mode="markers+text", name="a step of complete calls", x=[step.step_us for _, step in whole], y=[place + 0.34 for place, _ in whole],
-        marker=dict(symbol=["diamond" if step.step_basis == "measured" else "diamond-open" for _, step in whole], size=11, color=INK),
-        text=[f"  {format_us(step.step_us)}, {step.step_basis}" for _, step in whole], textposition="middle right", textfont=dict(size=12, color=INK), cliponaxis=False,
-        hovertemplate="complete calls: %{x:.2f} µs a step<extra></extra>",
-    ))  # fmt: skip
+    traces.append(
+        dict(
+            type="scatter",
+            mode="markers+text",
+            name="a step of complete calls",
+            x=[step.step_us for _, step in whole],
+            y=[place + 0.34 for place, _ in whole],
+            marker=dict(symbol=["diamond" if step.step_basis == "measured" else "diamond-open" for _, step in whole], size=11, color=INK),
+            text=[f"  {format_us(step.step_us)}, {step.step_basis}" for _, step in whole],
+            textposition="middle right",
+            textfont=dict(size=12, color=INK),
+            cliponaxis=False,
+            hovertemplate="complete calls: %{x:.2f} µs a step<extra></extra>",
+        )
+    )
     return dict(
         data=traces,
         layout=layout(
-            TOP_PX + 130 + 72 * max(len(steps), 1), title=heading(title, STEP_WORDS), barmode="stack", showlegend=True, margin=dict(l=210, r=110, t=TOP_PX, b=130),
+            TOP_PX + 130 + 72 * max(len(steps), 1),
+            title=heading(title, STEP_WORDS),
+            barmode="stack",
+            showlegend=True,
+            margin=dict(l=210, r=110, t=TOP_PX, b=130),
             legend=dict(orientation="h", traceorder="normal", yref="container", y=0.01, yanchor="bottom", x=0, font=dict(size=12)),
             xaxis=axis("time of one step [µs]", rangemode="tozero"),
-            yaxis=axis(tickvals=list(range(len(steps))), ticktext=[f"<b>{step.label.replace(', ', '</b><br>')} " for step in steps], showgrid=False, ticks="", range=[max(len(steps), 1) - 0.4, -0.5]),
+            yaxis=axis(
+                tickvals=list(range(len(steps))),
+                ticktext=[f"<b>{step.label.replace(', ', '</b><br>')} " for step in steps],
+                showgrid=False,
+                ticks="",
+                range=[max(len(steps), 1) - 0.4, -0.5],
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def head_shares_figure(shares: Sequence[HeadShare], *, title: str = "The head's share of a round") -> go.Figure:
@@ -113,20 +184,46 @@ def head_shares_spec(shares: Sequence[HeadShare], *, title: str = "The head's sh
     traces = []
     for name, colour in PHASE_COLOURS.items():
         parts = [100 * each.phases[name].time_us / each.round_us for each in shares]
-        traces.append(dict(type="bar", orientation="h", name=name, y=labels, x=parts, marker=dict(color=colour, line=dict(color=PAPER, width=1.2)), customdata=[format_us(each.phases[name].time_us) for each in shares],
-                           hovertemplate=f"{name}: %{{x:.1f}} %, %{{customdata}}<extra></extra>"))
+        traces.append(
+            dict(
+                type="bar",
+                orientation="h",
+                name=name,
+                y=labels,
+                x=parts,
+                marker=dict(color=colour, line=dict(color=PAPER, width=1.2)),
+                customdata=[format_us(each.phases[name].time_us) for each in shares],
+                hovertemplate=f"{name}: %{{x:.1f}} %, %{{customdata}}<extra></extra>",
+            )
+        )
     for way, role in ((ENGINE_WAY, "engine"), (RESIDENT_WAY, "resident-int8x2")):
         own = [(label, each) for label, each in zip(labels, shares) if each.way == way]
-        traces.append(dict(
-            type="bar", orientation="h", name=way, y=[label for label, _ in own], x=[100 * each.of_round[0] for _, each in own], marker=dict(color=STYLES[role].colour, line=dict(color=PAPER, width=1.2)),
-            text=[f"{format_percent(each.of_round[0])} · {format_us(each.head_us[0])}, {each.basis}" for _, each in own], textposition="outside", cliponaxis=False, textfont=dict(size=12, color=INK),
-            hovertemplate=f"{way}: %{{x:.1f}} %<extra></extra>",
-        ))  # fmt: skip
+        traces.append(
+            dict(
+                type="bar",
+                orientation="h",
+                name=way,
+                y=[label for label, _ in own],
+                x=[100 * each.of_round[0] for _, each in own],
+                marker=dict(color=STYLES[role].colour, line=dict(color=PAPER, width=1.2)),
+                text=[f"{format_percent(each.of_round[0])} · {format_us(each.head_us[0])}, {each.basis}" for _, each in own],
+                textposition="outside",
+                cliponaxis=False,
+                textfont=dict(size=12, color=INK),
+                hovertemplate=f"{way}: %{{x:.1f}} %<extra></extra>",
+            )
+        )
     return dict(
         data=traces,
         layout=layout(
-            TOP_PX + 110 + 34 * max(len(shares), 1), title=heading(title, SHARE_WORDS), barmode="stack", bargap=0.25, showlegend=True, margin=dict(l=270, r=190, t=TOP_PX, b=110),
+            TOP_PX + 110 + 34 * max(len(shares), 1),
+            title=heading(title, SHARE_WORDS),
+            barmode="stack",
+            bargap=0.25,
+            showlegend=True,
+            margin=dict(l=270, r=190, t=TOP_PX, b=110),
             legend=dict(orientation="h", traceorder="normal", yref="container", y=0.01, yanchor="bottom", x=0, font=dict(size=12, color=QUIET)),
-            xaxis=axis("share of the round [%]", range=[0, 100]), yaxis=axis(showgrid=False, ticks="", autorange="reversed"),
+            xaxis=axis("share of the round [%]", range=[0, 100]),
+            yaxis=axis(showgrid=False, ticks="", autorange="reversed"),
         ),
-    )  # fmt: skip
+    )

@@ -26,9 +26,28 @@ def head_memory_table(memories: Iterable[HeadMemory], gpu: Gpu | None = None) ->
         head = each.head
         pool = "" if head.candidate_pool is None else f", {head.candidate_pool:,} candidates"
         kept = () if gpu is None else (format_percent(residency_share(gpu, head)),)
-        rows.append((head.name, f"{head.kind}{pool}", f"{head.vocab_size:,} × {head.rank}", format_bytes(each.head_bytes), format_bytes(each.step_read_bytes),
-                     format_bytes(each.resident_bytes), *kept, format_bytes(each.fused_bytes)))
-    titles = ["head", "kind", "W2", "weights, bf16", "read by a stepwise step", "multiplied by a fused step", *([] if gpu is None else ["of the tiles on chip"]), "fused walk adds"]
+        rows.append(
+            (
+                head.name,
+                f"{head.kind}{pool}",
+                f"{head.vocab_size:,} × {head.rank}",
+                format_bytes(each.head_bytes),
+                format_bytes(each.step_read_bytes),
+                format_bytes(each.resident_bytes),
+                *kept,
+                format_bytes(each.fused_bytes),
+            )
+        )
+    titles = [
+        "head",
+        "kind",
+        "W2",
+        "weights, bf16",
+        "read by a stepwise step",
+        "multiplied by a fused step",
+        *([] if gpu is None else ["of the tiles on chip"]),
+        "fused walk adds",
+    ]
     return pandas.DataFrame(rows, columns=titles).set_index("head")
 
 
@@ -38,8 +57,17 @@ def engine_steps_table(steps: Iterable[EngineStep]) -> pandas.DataFrame:
 
     rows = []
     for step in steps:
-        rows += [(step.label, part.name, format_us(part.time_us), format_interval_us(part.time_us_low, part.time_us_high), format_percent(part.time_us / step.parts_us), step.basis)
-                 for part in step.parts]
+        rows += [
+            (
+                step.label,
+                part.name,
+                format_us(part.time_us),
+                format_interval_us(part.time_us_low, part.time_us_high),
+                format_percent(part.time_us / step.parts_us),
+                step.basis,
+            )
+            for part in step.parts
+        ]
         rows.append((step.label, "all parts", format_us(step.parts_us), "", format_percent(1.0), step.basis))
         rows.append((step.label, "a step of complete calls", format_us(step.step_us), "", "", step.step_basis or UNKNOWN))
     return pandas.DataFrame(rows, columns=["path", "part", "time", "5th to 95th percentile", "share", "basis"]).set_index(["path", "part"])
@@ -50,10 +78,18 @@ def head_shares_table(shares: Iterable[HeadShare]) -> pandas.DataFrame:
     import pandas
 
     rows = [
-        (each.drafter, each.way, f"{each.steps} steps, {each.concurrency} sequence{'s' if each.concurrency > 1 else ''}", format_us(each.head_us[0]), each.basis,
-         *_share(each.of_draft), *_share(each.of_round), format_us(each.round_us))
+        (
+            each.drafter,
+            each.way,
+            f"{each.steps} steps, {each.concurrency} sequence{'s' if each.concurrency > 1 else ''}",
+            format_us(each.head_us[0]),
+            each.basis,
+            *_share(each.of_draft),
+            *_share(each.of_round),
+            format_us(each.round_us),
+        )
         for each in shares
-    ]  # fmt: skip
+    ]
     titles = ["drafter", "head", "draft", "the head's call", "basis", "of the draft", "between", "of the round", "between them", "round"]
     return pandas.DataFrame(rows, columns=titles).set_index(titles[:2])
 

@@ -39,13 +39,23 @@ def head_steps_spec(steps: Sequence[HeadStep], *, title: str = "Where a step goe
     return dict(
         data=[*traces, _steps(fitted)],
         layout=layout(
-            TOP_PX + BOTTOM_PX + ROW_PX * max(len(steps), 1), title=heading(title, HEAD_WORDS), barmode="stack", bargap=0, showlegend=True,
-            margin=dict(l=220, r=60, t=TOP_PX, b=BOTTOM_PX), legend=dict(orientation="h", traceorder="normal", yref="container", y=0.01, yanchor="bottom", x=0, font=dict(size=12)),
+            TOP_PX + BOTTOM_PX + ROW_PX * max(len(steps), 1),
+            title=heading(title, HEAD_WORDS),
+            barmode="stack",
+            bargap=0,
+            showlegend=True,
+            margin=dict(l=220, r=60, t=TOP_PX, b=BOTTOM_PX),
+            legend=dict(orientation="h", traceorder="normal", yref="container", y=0.01, yanchor="bottom", x=0, font=dict(size=12)),
             xaxis=axis("time of one step [µs]", rangemode="tozero"),
-            yaxis=axis(tickvals=list(range(len(steps))), ticktext=[f"<b>{each.name}</b> " for each in steps], showgrid=False, ticks="",
-                       range=[max(len(steps), 1) - 0.45, -0.55]),
+            yaxis=axis(
+                tickvals=list(range(len(steps))),
+                ticktext=[f"<b>{each.name}</b> " for each in steps],
+                showgrid=False,
+                ticks="",
+                range=[max(len(steps), 1) - 0.45, -0.55],
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _bars(part: str, basis: str, rows: list[tuple[int, float]]) -> Spec:
@@ -53,19 +63,40 @@ def _bars(part: str, basis: str, rows: list[tuple[int, float]]) -> Spec:
     is_measured, colour = basis == "measured", COLOURS[part]
     hatch = dict(shape="/", fgcolor=colour, bgcolor=PAPER, size=5, solidity=0.5)
     return dict(
-        type="bar", orientation="h", name=part, legendgroup=part, showlegend=bool(rows) and is_measured != (part == REST), width=BAR,
-        y=[place + (MEASURED_OFFSET if is_measured else PREDICTED_OFFSET) for place, _ in rows], x=[us for _, us in rows],
+        type="bar",
+        orientation="h",
+        name=part,
+        legendgroup=part,
+        showlegend=bool(rows) and is_measured != (part == REST),
+        width=BAR,
+        y=[place + (MEASURED_OFFSET if is_measured else PREDICTED_OFFSET) for place, _ in rows],
+        x=[us for _, us in rows],
         marker=dict(color=colour, line=dict(color=PAPER if is_measured else colour, width=1), **({} if is_measured else {"pattern": hatch})),
         hovertemplate=f"{part}, {basis}: %{{x:.2f}} µs<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _steps(fitted: list[tuple[int, object]]) -> Spec:
     """The measured step of every head at its bars, with its value."""
     return dict(
-        type="scatter", mode="markers+text", name="measured step", x=[fit.step_us for _, fit in fitted], y=[place for place, _ in fitted],
-        marker=dict(symbol="diamond", size=11, color=INK, line=dict(color=PAPER, width=1.2)), text=[f"  {format_us(fit.step_us)}" for _, fit in fitted],
-        textposition="middle right", textfont=dict(size=12, color=INK), cliponaxis=False, hovertemplate="measured %{x:.2f} µs a step<extra></extra>",
-        error_x=dict(type="data", symmetric=False, array=[fit.step_us_high - fit.step_us for _, fit in fitted],
-                     arrayminus=[fit.step_us - fit.step_us_low for _, fit in fitted], thickness=1.4, width=4, color=INK),
-    )  # fmt: skip
+        type="scatter",
+        mode="markers+text",
+        name="measured step",
+        x=[fit.step_us for _, fit in fitted],
+        y=[place for place, _ in fitted],
+        marker=dict(symbol="diamond", size=11, color=INK, line=dict(color=PAPER, width=1.2)),
+        text=[f"  {format_us(fit.step_us)}" for _, fit in fitted],
+        textposition="middle right",
+        textfont=dict(size=12, color=INK),
+        cliponaxis=False,
+        hovertemplate="measured %{x:.2f} µs a step<extra></extra>",
+        error_x=dict(
+            type="data",
+            symmetric=False,
+            array=[fit.step_us_high - fit.step_us for _, fit in fitted],
+            arrayminus=[fit.step_us - fit.step_us_low for _, fit in fitted],
+            thickness=1.4,
+            width=4,
+            color=INK,
+        ),
+    )

@@ -49,15 +49,34 @@ def parity_spec(points: Sequence[ValidationPoint], *, title: str = "Predicted an
     ticks = dict(tickvals=list(TIME_TICKS), ticktext=[f"{tick:,}" for tick in TIME_TICKS], range=[low, high], type="log")
     return dict(
         data=[
-            *(dict(type="scatter", mode="lines", name=name, x=ends, y=[end * factor for end in ends], line=dict(color=QUIET, width=1.2, dash=dash), hoverinfo="skip", showlegend=False)
-              for name, factor, dash in lines),
-            *(_trace(name, style, [point for point in points if style_of_point(point)[0] == name]) for name, style in dict(map(style_of_point, points)).items()),
+            *(
+                dict(
+                    type="scatter",
+                    mode="lines",
+                    name=name,
+                    x=ends,
+                    y=[end * factor for end in ends],
+                    line=dict(color=QUIET, width=1.2, dash=dash),
+                    hoverinfo="skip",
+                    showlegend=False,
+                )
+                for name, factor, dash in lines
+            ),
+            *(
+                _trace(name, style, [point for point in points if style_of_point(point)[0] == name])
+                for name, style in dict(map(style_of_point, points)).items()
+            ),
         ],
         layout=layout(
-            height_px, title=heading(title, PARITY_WORDS), showlegend=True, margin=dict(l=92, r=190, t=112, b=64), legend=dict(x=1.01, y=1.0, xanchor="left", yanchor="top", font=dict(size=12)),
-            xaxis=axis("measured step [µs], log scale", **ticks), yaxis=axis("predicted step [µs], log scale", **ticks),
+            height_px,
+            title=heading(title, PARITY_WORDS),
+            showlegend=True,
+            margin=dict(l=92, r=190, t=112, b=64),
+            legend=dict(x=1.01, y=1.0, xanchor="left", yanchor="top", font=dict(size=12)),
+            xaxis=axis("measured step [µs], log scale", **ticks),
+            yaxis=axis("predicted step [µs], log scale", **ticks),
         ),
-    )  # fmt: skip
+    )
 
 
 def decades(points: Sequence[ValidationPoint]) -> tuple[float, float]:
@@ -69,13 +88,27 @@ def decades(points: Sequence[ValidationPoint]) -> tuple[float, float]:
 def _trace(name: str, style: Style, own: Sequence[ValidationPoint]) -> Spec:
     """The walks of one way."""
     return dict(
-        type="scatter", mode="markers", name=name, x=[point.measured_us for point in own], y=[point.predicted_us for point in own],
+        type="scatter",
+        mode="markers",
+        name=name,
+        x=[point.measured_us for point in own],
+        y=[point.predicted_us for point in own],
         marker=dict(color=style.colour, symbol=style.symbol, size=8, line=dict(color=PAPER, width=0.8)),
-        error_y=dict(type="data", symmetric=False, array=[point.predicted_us_high - point.predicted_us for point in own], arrayminus=[point.predicted_us - point.predicted_us_low for point in own],
-                     color=style.colour, thickness=0.8, width=0),
-        hovertext=[f"{walk_words(point.series)}<br>measured {format_us(point.measured_us)}, predicted {format_us(point.predicted_us)} ({signed_percent(point.error_share)})" for point in own],
+        error_y=dict(
+            type="data",
+            symmetric=False,
+            array=[point.predicted_us_high - point.predicted_us for point in own],
+            arrayminus=[point.predicted_us - point.predicted_us_low for point in own],
+            color=style.colour,
+            thickness=0.8,
+            width=0,
+        ),
+        hovertext=[
+            f"{walk_words(point.series)}<br>measured {format_us(point.measured_us)}, predicted {format_us(point.predicted_us)} ({signed_percent(point.error_share)})"
+            for point in own
+        ],
         hovertemplate="%{hovertext}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 SUMMARY_TITLES = ("walks", "median error", "worst error", "intervals held", "half-width", "goal")
@@ -102,8 +135,15 @@ def goal_rows() -> list[tuple[str, ...]]:
     rows = []
     for kind, goal in GOALS.items():
         worst = UNKNOWN if goal.worst_share is None else f"≤ {format_percent(goal.worst_share)}"
-        rows.append((kind, f"≤ {format_percent(goal.median_share)}", worst, f"{format_percent(goal.inside_share_low)} to {format_percent(goal.inside_share_high)}",
-                     f"≤ {format_percent(goal.half_width_share)}"))
+        rows.append(
+            (
+                kind,
+                f"≤ {format_percent(goal.median_share)}",
+                worst,
+                f"{format_percent(goal.inside_share_low)} to {format_percent(goal.inside_share_high)}",
+                f"≤ {format_percent(goal.half_width_share)}",
+            )
+        )
     return rows
 
 
@@ -135,8 +175,15 @@ def worst_table(points: Sequence[ValidationPoint], count: int = 10) -> pandas.Da
 
     ordered = sorted(points, key=lambda point: abs(point.error_share), reverse=True)[:count]
     rows = [
-        (walk_words(point.series), format_us(point.measured_us), format_us(point.predicted_us), format_interval_us(point.predicted_us_low, point.predicted_us_high),
-         signed_percent(point.error_share), "yes" if point.inside else "no", str(point.series.record))
+        (
+            walk_words(point.series),
+            format_us(point.measured_us),
+            format_us(point.predicted_us),
+            format_interval_us(point.predicted_us_low, point.predicted_us_high),
+            signed_percent(point.error_share),
+            "yes" if point.inside else "no",
+            str(point.series.record),
+        )
         for point in ordered
-    ]  # fmt: skip
+    ]
     return pandas.DataFrame(rows, columns=["walk", "measured", "predicted", "95 % interval", "error", "held", "record"]).set_index("walk")

@@ -42,15 +42,29 @@ class _Point:
     published_us: float | None = None
 
 
-def walked_figure(series: Mapping[str, Sequence[Walked]], *, along: str, call_steps: int | None = None, goals: Iterable[Goal] = (),
-                  title: str = "", height_px: int = 480) -> go.Figure:
+def walked_figure(
+    series: Mapping[str, Sequence[Walked]],
+    *,
+    along: str,
+    call_steps: int | None = None,
+    goals: Iterable[Goal] = (),
+    title: str = "",
+    height_px: int = 480,
+) -> go.Figure:
     """Time (microseconds, logarithmic) over `along`, a line a series: of a step, or of a complete call of `call_steps`; along "steps" always of
     the complete call, one walk a series. Raises BadInput for another axis, or more series than there are styles."""
     return draw(walked_spec(series, along=along, call_steps=call_steps, goals=goals, title=title, height_px=height_px))
 
 
-def walked_spec(series: Mapping[str, Sequence[Walked]], *, along: str, call_steps: int | None = None, goals: Iterable[Goal] = (),
-                title: str = "", height_px: int = 480) -> Spec:
+def walked_spec(
+    series: Mapping[str, Sequence[Walked]],
+    *,
+    along: str,
+    call_steps: int | None = None,
+    goals: Iterable[Goal] = (),
+    title: str = "",
+    height_px: int = 480,
+) -> Spec:
     """The spec of `walked_figure`. Four traces a series (band, predicted, measured, published), and one of goals."""
     if along not in ALONG:
         raise BadInput(f"along is {along!r}; choose one of {', '.join(ALONG)}")
@@ -66,13 +80,21 @@ def walked_spec(series: Mapping[str, Sequence[Walked]], *, along: str, call_step
     return dict(
         data=traces,
         layout=layout(
-            height_px, title=heading(title or f"Time of {what}", WALKED_WORDS), showlegend=False, margin=dict(l=92, r=210, t=TOP_PX, b=BOTTOM_PX),
+            height_px,
+            title=heading(title or f"Time of {what}", WALKED_WORDS),
+            showlegend=False,
+            margin=dict(l=92, r=210, t=TOP_PX, b=BOTTOM_PX),
             annotations=_labels(points, (high - low) * LABEL_PX / (height_px - TOP_PX - BOTTOM_PX), high),
             xaxis=_along_axis(along, ticks),
-            yaxis=axis(f"time of {what} [µs], log scale", type="log", range=[low, high], tickvals=list(TIME_TICKS),
-                       ticktext=[f"{tick:,}" for tick in TIME_TICKS]),
+            yaxis=axis(
+                f"time of {what} [µs], log scale",
+                type="log",
+                range=[low, high],
+                tickvals=list(TIME_TICKS),
+                ticktext=[f"{tick:,}" for tick in TIME_TICKS],
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _points(walks: Sequence[Walked], along: str, call_steps: int | None) -> list[_Point]:
@@ -83,7 +105,14 @@ def _points(walks: Sequence[Walked], along: str, call_steps: int | None) -> list
     for walk in walks:
         x = walk.workload.batch if along == "batch" else walk.head.vocab_size
         published = {point.steps: point.median_us for point in walk.points}
-        found.append(_Point(x, walk.predicted_us(call_steps), walk.measured_us(call_steps), published.get(call_steps) if call_steps else walk.published_step_us))
+        found.append(
+            _Point(
+                x,
+                walk.predicted_us(call_steps),
+                walk.measured_us(call_steps),
+                published.get(call_steps) if call_steps else walk.published_step_us,
+            )
+        )
     return sorted(found, key=lambda point: point.x)
 
 
@@ -97,33 +126,79 @@ def _lengths(walk: Walked) -> list[_Point]:
 
 def _traces(name: str, points: list[_Point], style: Style) -> list[Spec]:
     """Band, prediction, measurements and published times of one series, empty where there are none."""
-    predicted, measured, published = ([p for p in points if getattr(p, part) is not None] for part in ("predicted_us", "measured_us", "published_us"))
+    predicted, measured, published = (
+        [p for p in points if getattr(p, part) is not None] for part in ("predicted_us", "measured_us", "published_us")
+    )
     xs = [p.x for p in predicted]
     hover = f"{name}<br>%s %%{{y:.2f}} µs at %%{{x:,}}<extra></extra>"
     return [
-        dict(type="scatter", mode="lines", name=f"{name}, predicted band", x=xs + xs[::-1], y=[p.predicted_us[2] for p in predicted] + [p.predicted_us[1] for p in predicted][::-1],
-             fill="toself", fillcolor=style.band, line=dict(width=0, color=style.colour), hoverinfo="skip"),
-        dict(type="scatter", mode="lines", name=f"{name}, predicted", x=xs, y=[p.predicted_us[0] for p in predicted], hovertemplate=hover % "predicted",
-             line=dict(color=style.colour, width=2, dash="dash")),
-        dict(type="scatter", mode="markers", name=f"{name}, measured", x=[p.x for p in measured], y=[p.measured_us[0] for p in measured],
-             marker=dict(color=style.colour, size=9, symbol=style.symbol, line=dict(color=PAPER, width=1)), hovertemplate=hover % "measured",
-             error_y=dict(type="data", symmetric=False, array=[p.measured_us[2] - p.measured_us[0] for p in measured],
-                          arrayminus=[p.measured_us[0] - p.measured_us[1] for p in measured], color=style.words, thickness=1.4, width=4)),
-        dict(type="scatter", mode="markers", name=f"{name}, published", x=[p.x for p in published], y=[p.published_us for p in published],
-             marker=dict(color=PAPER, size=9, symbol=style.symbol, line=dict(color=style.colour, width=1.8)), hovertemplate=hover % "published"),
-    ]  # fmt: skip
+        dict(
+            type="scatter",
+            mode="lines",
+            name=f"{name}, predicted band",
+            x=xs + xs[::-1],
+            y=[p.predicted_us[2] for p in predicted] + [p.predicted_us[1] for p in predicted][::-1],
+            fill="toself",
+            fillcolor=style.band,
+            line=dict(width=0, color=style.colour),
+            hoverinfo="skip",
+        ),
+        dict(
+            type="scatter",
+            mode="lines",
+            name=f"{name}, predicted",
+            x=xs,
+            y=[p.predicted_us[0] for p in predicted],
+            hovertemplate=hover % "predicted",
+            line=dict(color=style.colour, width=2, dash="dash"),
+        ),
+        dict(
+            type="scatter",
+            mode="markers",
+            name=f"{name}, measured",
+            x=[p.x for p in measured],
+            y=[p.measured_us[0] for p in measured],
+            marker=dict(color=style.colour, size=9, symbol=style.symbol, line=dict(color=PAPER, width=1)),
+            hovertemplate=hover % "measured",
+            error_y=dict(
+                type="data",
+                symmetric=False,
+                array=[p.measured_us[2] - p.measured_us[0] for p in measured],
+                arrayminus=[p.measured_us[0] - p.measured_us[1] for p in measured],
+                color=style.words,
+                thickness=1.4,
+                width=4,
+            ),
+        ),
+        dict(
+            type="scatter",
+            mode="markers",
+            name=f"{name}, published",
+            x=[p.x for p in published],
+            y=[p.published_us for p in published],
+            marker=dict(color=PAPER, size=9, symbol=style.symbol, line=dict(color=style.colour, width=1.8)),
+            hovertemplate=hover % "published",
+        ),
+    ]
 
 
 def _goal_trace(goals: list[Goal], along: str, series: Mapping[str, Sequence[Walked]]) -> Spec:
     """Bars at the goals of walks that are shown, each in the colour of its walk's series."""
-    shown = [(goal, STYLES[role]) for (_, walks), role in zip(series.items(), ORDER) for goal in goals if any(goal.is_of(walk) for walk in walks)]
+    shown = [
+        (goal, STYLES[role]) for (_, walks), role in zip(series.items(), ORDER) for goal in goals if any(goal.is_of(walk) for walk in walks)
+    ]
     place = {"batch": lambda goal: goal.workload.batch, "vocabulary": lambda goal: goal.head.vocab_size, "steps": lambda goal: goal.steps}[along]
     colours = [style.words for _, style in shown]
     return dict(
-        type="scatter", mode="markers", name="goal", x=[place(goal) for goal, _ in shown], y=[goal.at_most_us for goal, _ in shown],
-        marker=dict(symbol="line-ew-open", size=20, color=colours, line=dict(width=3, color=colours)), hovertext=[goal.what for goal, _ in shown],
+        type="scatter",
+        mode="markers",
+        name="goal",
+        x=[place(goal) for goal, _ in shown],
+        y=[goal.at_most_us for goal, _ in shown],
+        marker=dict(symbol="line-ew-open", size=20, color=colours, line=dict(width=3, color=colours)),
+        hovertext=[goal.what for goal, _ in shown],
         hovertemplate="goal, %{hovertext}: at most %{y} µs<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _along_axis(along: str, ticks: list[float]) -> Spec:
@@ -136,8 +211,14 @@ def _along_axis(along: str, ticks: list[float]) -> Spec:
         if last is None or place - last >= LEAST_TICK_SHARE * width:
             shown.append(tick)
             last = place
-    return axis(ALONG[along], type="log" if logarithmic else "linear", tickvals=shown, ticktext=[f"{tick:,}" for tick in shown], showgrid=False,
-                range=[places[0] - 0.06 * width, places[-1] + 0.06 * width])
+    return axis(
+        ALONG[along],
+        type="log" if logarithmic else "linear",
+        tickvals=shown,
+        ticktext=[f"{tick:,}" for tick in shown],
+        showgrid=False,
+        range=[places[0] - 0.06 * width, places[-1] + 0.06 * width],
+    )
 
 
 def _decades(values: Iterable[float]) -> tuple[float, float]:
@@ -156,10 +237,19 @@ def _labels(points: Mapping[str, list[_Point]], apart: float, top: float) -> lis
     ends.sort(key=lambda end: end[0])
     heights = spread([end[0] for end in ends], apart, top - apart / 2)
     return [
-        dict(x=1.01, xref="paper", y=height, yref="y", xanchor="left", showarrow=False, align="left", font=dict(color=style.words, size=13),
-             text=f"<b>{name}</b><br><span style='font-size:12px'>{format_us(us)}, {basis}</span>")
+        dict(
+            x=1.01,
+            xref="paper",
+            y=height,
+            yref="y",
+            xanchor="left",
+            showarrow=False,
+            align="left",
+            font=dict(color=style.words, size=13),
+            text=f"<b>{name}</b><br><span style='font-size:12px'>{format_us(us)}, {basis}</span>",
+        )
         for height, (_, name, (us, basis), style) in zip(heights, ends)
-    ]  # fmt: skip
+    ]
 
 
 def _best(point: _Point) -> tuple[float, str] | None:

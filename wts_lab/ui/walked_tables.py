@@ -28,10 +28,32 @@ def walked_table(series: Mapping[str, Sequence[Walked]], call_steps: int = 16) -
         for walk in walks:
             load = walk.workload
             what = f"{walk.head.kind}, V {walk.head.vocab_size:,}, rank {walk.head.rank}, batch {load.batch}, {'sampled' if load.temperature else 'greedy'}, {load.l2_state}"
-            rows.append((name, what, walk.label, *_pair(walk.measured_us(None)), *_pair(walk.predicted_us(None)), signed_percent(walk.error),
-                         held_words(walk.holds), _time(walk.measured_us(call_steps)), _time(walk.predicted_us(call_steps))))
-    titles = ["series", "walk", "way", "step, measured", "its interval", "step, predicted", "95 % interval", "error", "held", f"call of {call_steps}, measured",
-              f"call of {call_steps}, predicted"]
+            rows.append(
+                (
+                    name,
+                    what,
+                    walk.label,
+                    *_pair(walk.measured_us(None)),
+                    *_pair(walk.predicted_us(None)),
+                    signed_percent(walk.error),
+                    held_words(walk.holds),
+                    _time(walk.measured_us(call_steps)),
+                    _time(walk.predicted_us(call_steps)),
+                )
+            )
+    titles = [
+        "series",
+        "walk",
+        "way",
+        "step, measured",
+        "its interval",
+        "step, predicted",
+        "95 % interval",
+        "error",
+        "held",
+        f"call of {call_steps}, measured",
+        f"call of {call_steps}, predicted",
+    ]
     return pandas.DataFrame(rows, columns=titles).set_index(titles[:3])
 
 
@@ -43,8 +65,18 @@ def goals_table(reached: Iterable[Reached]) -> pandas.DataFrame:
     for each in reached:
         goal, measured = each.goal, each.measured_us
         over = UNKNOWN if measured is None else signed_percent(measured[0] / goal.at_most_us - 1)
-        rows.append((goal.what, f"V {goal.head.vocab_size:,}", "step" if goal.steps is None else f"call of {goal.steps}", f"≤ {format_us(goal.at_most_us)}",
-                     *_pair(measured), *_pair(each.walk.predicted_us(goal.steps)), over, each.verdict))
+        rows.append(
+            (
+                goal.what,
+                f"V {goal.head.vocab_size:,}",
+                "step" if goal.steps is None else f"call of {goal.steps}",
+                f"≤ {format_us(goal.at_most_us)}",
+                *_pair(measured),
+                *_pair(each.walk.predicted_us(goal.steps)),
+                over,
+                each.verdict,
+            )
+        )
     titles = ["walk", "vocabulary", "time", "goal", "measured", "its interval", "predicted", "95 % interval", "over the goal", "verdict"]
     return pandas.DataFrame(rows, columns=titles).set_index(titles[:3])
 
@@ -54,11 +86,31 @@ def head_steps_table(steps: Iterable[HeadStep]) -> pandas.DataFrame:
     import pandas
 
     rows = [
-        (each.name, *_pair(each.walk.measured_us(None)), *_pair(each.walk.predicted_us(None)), signed_percent(each.walk.error), held_words(each.walk.holds),
-         _time(each.walk.measured_us(each.walk.workload.steps)), *_engine(each.engine), format_ratio(each.speedup))
+        (
+            each.name,
+            *_pair(each.walk.measured_us(None)),
+            *_pair(each.walk.predicted_us(None)),
+            signed_percent(each.walk.error),
+            held_words(each.walk.holds),
+            _time(each.walk.measured_us(each.walk.workload.steps)),
+            *_engine(each.engine),
+            format_ratio(each.speedup),
+        )
         for each in steps
-    ]  # fmt: skip
-    titles = ["head", "step, measured", "its interval", "step, predicted", "95 % interval", "error", "held", "call, measured", "the engine's step", "basis", "factor"]
+    ]
+    titles = [
+        "head",
+        "step, measured",
+        "its interval",
+        "step, predicted",
+        "95 % interval",
+        "error",
+        "held",
+        "call, measured",
+        "the engine's step",
+        "basis",
+        "factor",
+    ]
     return pandas.DataFrame(rows, columns=titles).set_index("head")
 
 
