@@ -5,7 +5,8 @@
     tensorrt_table    TensorRT-LLM's plain cost table: the same sum in milliseconds
 
 A scheduler decides by these how many tokens to verify, so a table that is flat or falls by chance misleads it. Here it is refused. Our
-fingerprint stands in the file under `FINGERPRINT_KEY`, which these readers pass over; TensorRT-LLM's authenticated form is not ours to sign.
+fingerprint stands in the file under `FINGERPRINT_KEY`, and what the table was made of under `ORIGIN_KEY`, which these readers pass over;
+TensorRT-LLM's authenticated form is not ours to sign.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ import numpy
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole
 from cost_model.forms import FormMismatch, checked_fields, differing, is_number, read_object
-from cost_model.settings import Fingerprint
+from cost_model.settings import ENVIRONMENT_FIELDS, Fingerprint
 from cost_model.units import ms_from_us, s_from_us
-from cost_model.workload import require_whole
+from cost_model.workload import require_whole, require_word
 
 if TYPE_CHECKING:
     import pandas
 
-FINGERPRINT_KEY = "weights_that_stay_fingerprint"
+FINGERPRINT_KEY, ORIGIN_KEY = "weights_that_stay_fingerprint", "weights_that_stay_origin"
+ROUND_FIELDS = ("gpu_name", "target", "context_tokens", "head_implementation", "head_mode")
+"""Of a round record, what is the same in all steps of a table."""
+
 AXES = {
     "sps": ("sample_batch_tokens", "sample_steps_per_sec"),
     "additive": ("m_probes", "theta_seconds", "bs_probes", "alpha_seconds"),
@@ -83,12 +87,12 @@ def step_times(frame: pandas.DataFrame, phase: str = "round") -> list[StepTime]:
         StepTableRefused: no such rows, rows of more than one GPU, target, context or head, or fewer than two processes a step.
     """
     rows = frame[frame["phase"] == phase]
-    for name in ("gpu_name", "target", "context_tokens", "head_implementation", "head_mode"):
+    for name in ROUND_FIELDS:
         if rows[name].nunique(dropna=False) != 1:
             raise StepTableRefused(f"a table is of one {name}; the {len(rows)} rows of phase {phase!r} have {sorted(map(str, rows[name].unique()))}")
     found = []
     for (requests, drafted), group in rows.groupby(["concurrency", "draft_tokens"]):
-        medians = [float(numpy.median(numpy.concatenate([*samples]))) for _, samples in group.groupby("process_index")["samples_us"]]
+        medians = [float(numpy.median(numpy.concatenate([*samples]))) for _, samples in group.groupby(["run_id", "process_index"])["samples_us"]]
         if len(medians) < 2:
             raise StepTableRefused(f"{requests} requests of {drafted} tokens were measured in one process; measure in two or more, so that noise is known")
         found.append(StepTime(int(requests), int(requests * (drafted + 1)), float(numpy.median(medians)), max(medians) - min(medians)))
@@ -188,14 +192,22 @@ def _rising(what: str, values_us: Sequence[float], noise_us: float, flat: bool =
 # --- files ----------------------------------------------------------------------------------------------------------------
 
 
-def write_table(table: Mapping[str, Any], path: Path | str, fingerprint: Fingerprint) -> Path:
-    """Write a table as the engine reads it, with the fingerprint beside it; whole or not at all."""
-    plain = _checked(dict(table)) | {FINGERPRINT_KEY: asdict(fingerprint)}
+def make_table(kind: str, steps: Sequence[StepTime], max_batch_tokens: int | None = None) -> dict[str, Any]:
+    """The table of one of the formats, a key of `AXES`; ``max_batch_tokens`` is for ``sps`` alone. Raises as that format's function."""
+    require_word("format", kind, tuple(AXES))
+    if kind != "sps" and max_batch_tokens is not None:
+        raise StepTableRefused(f"the largest batch is {max_batch_tokens}, which a table of format {kind} has no place for; leave it out")
+    return sps_table(steps, max_batch_tokens) if kind == "sps" else {"additive": additive_table, "tensorrt": tensorrt_table}[kind](steps)
+
+
+def write_table(table: Mapping[str, Any], path: Path | str, fingerprint: Fingerprint, origin: Mapping[str, Any] | None = None) -> Path:
+    """Write a table as the engine reads it, with the fingerprint beside it and, for people, what it was made of; whole or not at all."""
+    plain = _checked(dict(table)) | {FINGERPRINT_KEY: asdict(fingerprint)} | ({} if origin is None else {ORIGIN_KEY: dict(origin)})
     return write_text_whole(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
 def load_table(path: Path | str, fingerprint: Fingerprint) -> dict[str, Any]:
-    """Read a table for this machine and head.
+    """Read a table for this machine and head; what is not known of the environment here is not compared.
 
     Raises:
         StepTableRefused: the file is missing, truncated, none of these formats, without our fingerprint, or has entries that cannot be.
@@ -206,10 +218,12 @@ def load_table(path: Path | str, fingerprint: Fingerprint) -> dict[str, Any]:
         if FINGERPRINT_KEY not in plain:
             raise BadInput(f"it has no {FINGERPRINT_KEY}, so nothing says where it was made")
         there = Fingerprint(**checked_fields("the fingerprint", Fingerprint, plain.pop(FINGERPRINT_KEY)))
+        plain.pop(ORIGIN_KEY, None)
         table = _checked(plain)
     except BadInput as error:
         raise StepTableRefused(f"{path}: is no cost table of this tool ({error})") from error
-    if differences := differing(asdict(there), asdict(fingerprint)):
+    here = {name: value for name, value in asdict(fingerprint).items() if name not in ENVIRONMENT_FIELDS or value is not None}
+    if differences := differing(asdict(there), here):
         raise StepTableMismatch(path, differences)
     return table
 

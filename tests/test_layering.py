@@ -58,6 +58,8 @@ PURE_NUMBER = re.compile(r"(^|_)(share|ratio|factor|gain|speedup|efficiency|prob
 
 DIMENSIONLESS = {
     "value": "of a Figure, a Claim or a Finding: the unit stands in the field beside it",
+    "high": "of an Estimate, beside its value and low: an accepted length, its difference or their ratio",
+    "design_effect": "of an Agreement: a ratio of variances, by the name that surveys have for it",
     "standard_error": "of a Figure: in the unit of the figure beside it",
     "low": "least allowed value of a column whose name carries the unit",
     "model_error": "relative error of the model's form", "other_model_error": "the same", "entry_error": "the same, of an entry",

@@ -95,7 +95,7 @@ def measure_formats(
     stored = {form.store: form.store(matrix) for form in formats}
     tallies = [_Tally(run.logits.numel()) for _ in formats]
     spread = _Moments()
-    for walks in _chunks(*run.logits.shape):
+    for walks in walk_chunks(*run.logits.shape):
         part = ReferenceRun(run.tokens[walks], run.logits[walks], run.base[walks], run.latents[walks])
         latents = part.latents.flatten(0, 1)
         exact = latents.to(torch.float64) @ exact_matrix.T
@@ -187,13 +187,13 @@ def with_provenance(rows: Sequence[dict], **stated: object) -> list[dict]:
     return [accuracy_row(**known | stated | row) for row in rows]
 
 
-def _chunks(walks: int, steps: int, vocab_size: int) -> Iterator[slice]:
+def walk_chunks(walks: int, steps: int, vocab_size: int) -> Iterator[slice]:
     """Slices of walks, each of about CHUNK_VALUES logits."""
     size = max(1, CHUNK_VALUES // (steps * vocab_size))
     return (slice(start, start + size) for start in range(0, walks, size))
 
 
-def _rounded(base: torch.Tensor, correction: torch.Tensor, rounding: str) -> torch.Tensor:
+def rounded_logits(base: torch.Tensor, correction: torch.Tensor, rounding: str) -> torch.Tensor:
     """float32 ``[N, V]``: logits from bf16 base logits and fp32 corrections, as `cost_model.workload.ROUNDINGS` names them."""
     if rounding == "twice":
         correction = correction.to(torch.bfloat16).to(torch.float32)
@@ -270,7 +270,7 @@ class _Tally:
 
     def add(self, part: ReferenceRun, exact: torch.Tensor, got: torch.Tensor, rounding: str) -> None:
         """Take in some walks: exact corrections float64 ``[N, V]`` and the format's, float32 ``[N, V]``."""
-        logits, wanted = _rounded(part.base.flatten(0, 1), got, rounding), part.logits.flatten(0, 1).to(torch.float32)
+        logits, wanted = rounded_logits(part.base.flatten(0, 1), got, rounding), part.logits.flatten(0, 1).to(torch.float32)
         chosen, tokens = logits.argmax(dim=-1, keepdim=True), part.tokens.flatten()[:, None]
         self._equal.append((chosen == tokens).reshape(part.tokens.shape))
         self._preference = max(self._preference, float((wanted.gather(1, tokens) - wanted.gather(1, chosen)).max()))

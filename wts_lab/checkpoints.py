@@ -78,12 +78,12 @@ class Checkpoint:
 
     def _keys(self, file: Path) -> list[str]:
         """All names of a file."""
-        with _opened(file) as tensors:
+        with open_tensors(file) as tensors:
             return list(tensors.keys())
 
     def _tensor(self, key: str) -> torch.Tensor:
         """One tensor by its name as stored."""
-        with _opened(self._files[key]) as tensors:
+        with open_tensors(self._files[key]) as tensors:
             tensor = tensors.get_tensor(key)
         if tensor.dtype not in NUMBER_TYPES:
             raise BadInput(
@@ -98,7 +98,7 @@ class Checkpoint:
         return "it holds: " + ", ".join(names[:LISTED_NAMES]) + (", ..." if len(names) > LISTED_NAMES else "")
 
 
-def _opened(file: Path):
+def open_tensors(file: Path):
     """The open file as a context manager; BadInput where it cannot be read."""
     try:
         from safetensors import SafetensorError, safe_open

@@ -2,7 +2,7 @@
 
 A command turns options into the values that the packages take (`cli_inputs`), calls one function, and shows what it returns
 (`cli_output`, `cli_views`). `cli_ask` has the commands that only think, `cli_run` those that may use a GPU; `cli_measure`, `cli_sweep`, `cli_tune`, `cli_round`,
-`cli_rounds` and `cli_accuracy` have one each. Packages that are slow to import are imported by the commands that need them: `predict` answers within
+`cli_rounds`, `cli_step_table` and `cli_accuracy` have one each, `cli_acceptance` two. Packages that are slow to import are imported by the commands that need them: `predict` answers within
 a second of process start.
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from wts_lab import __version__, cli_accuracy, cli_ask, cli_measure, cli_round, cli_rounds, cli_run, cli_sweep, cli_tune
+from wts_lab import __version__, cli_acceptance, cli_accuracy, cli_ask, cli_measure, cli_round, cli_rounds, cli_run, cli_step_table, cli_sweep, cli_tune
 from wts_lab.cli_output import EXIT_INTERRUPTED, say, say_error
 
 
@@ -48,10 +48,11 @@ app = typer.Typer(
 )
 for command in (
     cli_run.study, cli_ask.predict, cli_ask.plan, cli_measure.measure, cli_sweep.sweep, cli_tune.tune, cli_run.calibrate, cli_ask.fit, cli_ask.decide,
-    cli_accuracy.accuracy, cli_run.doctor, cli_run.app,
+    cli_accuracy.accuracy, cli_acceptance.acceptance, cli_acceptance.agreement, cli_run.doctor, cli_run.app,
 ):
     app.command()(command)
 app.command("round")(cli_round.round_)  # `round` alone is Python's own
+app.command("step-table")(cli_step_table.step_table)
 app.command()(cli_rounds.rounds)
 
 

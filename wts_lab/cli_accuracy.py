@@ -60,7 +60,7 @@ def accuracy(
             _refuse("--checkpoint", {"--head": head, "--rank": rank, "--target-vocab": target_vocab, "--hidden": hidden, "--gru": gru})
         elif embedding:
             raise BadInput("--embedding belongs to --checkpoint, which was not given; random heads have a random embedding")
-        place = _device(device)
+        place = usable_device(device)
         name = case or re.sub(r"[^a-z0-9.]+", "-", (shape.name if shape else checkpoint.stem).lower()).strip("-.")
         path = record_path(out, FOLDER, datetime.now(timezone.utc), name)
         require_free(path)
@@ -106,7 +106,7 @@ def _refuse(by: str, options: dict[str, object]) -> None:
         raise BadInput(f"{' and '.join(given)} cannot be given with {by}, which settles the sizes or has none of that name; leave one out")
 
 
-def _device(word: str | None) -> str:
+def usable_device(word: str | None) -> str:
     """The device to compute on; BadInput where torch or the device is missing."""
     import importlib.util
 

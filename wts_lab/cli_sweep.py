@@ -14,8 +14,9 @@ from wts_lab.cli_inputs import (
     STANDARD_STEPS, STUDIED_VOCABULARY, HeadsOption, JsonOption, L2StatesOption, ProcessesOption, RepeatsOption, StepsListOption, VocabsOption,
     heads_from, path_option, whole_from, wholes_from, words_from,
 )
-from wts_lab.cli_measure import Asked, as_kind, number_from
+from wts_lab.cli_measure import Asked, as_kind
 from wts_lab.cli_output import print_json, say, user_errors
+from wts_lab.measured_text import number_from
 
 if TYPE_CHECKING:
     from wts_lab.bench_plan import WalkCase

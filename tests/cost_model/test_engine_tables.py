@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_model.engine_tables import (
-    FINGERPRINT_KEY, StepTableMismatch, StepTableRefused, StepTime, additive_table, load_table, sps_table, step_times, tensorrt_table, write_table,
+    FINGERPRINT_KEY, StepTableMismatch, StepTableRefused, StepTime, additive_table, load_table, make_table, sps_table, step_times, tensorrt_table, write_table,
 )  # fmt: skip
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
@@ -112,6 +112,20 @@ def test_a_changed_file_is_refused_with_the_fault(change, message, tmp_path):
     assert str(refusal.value).startswith(f"{path}: ")
 
 
+def test_what_is_not_known_here_is_not_compared_and_the_origin_is_for_people(tmp_path):
+    path = write_table(sps_table(line(4000, 5000)), tmp_path / "table.json", HERE, {"target": "qwen3-8b", "head_mode": "resident"})
+    assert json.loads(path.read_text())["weights_that_stay_origin"] == {"target": "qwen3-8b", "head_mode": "resident"}
+    assert load_table(path, fingerprint(load_gpu("h200-sxm", calibrated=False), QWEN, "int8x2", None)) == sps_table(line(4000, 5000))
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("sps", line(4000, 5000)), ("additive", grid()), ("tensorrt", grid())])
+def test_a_format_is_made_by_its_name(kind, steps):
+    assert make_table(kind, steps) == {"sps": sps_table, "additive": additive_table, "tensorrt": tensorrt_table}[kind](steps)
+    if kind != "sps":
+        with pytest.raises(StepTableRefused, match=f"format {kind} has no place for"):
+            make_table(kind, steps, 64)
+
+
 def test_a_table_of_somebody_else_says_that_nothing_tells_its_machine(tmp_path):
     path = tmp_path / "table.json"
     path.write_text(json.dumps(sps_table(line(4000, 5000))))
@@ -135,7 +149,7 @@ def test_any_other_text_is_refused(tmp_path_factory, text):
 
 def rounds(**changes) -> pandas.DataFrame:
     """Two processes, two numbers of requests, seven drafted tokens; and rows of another phase."""
-    shared = dict(gpu_name="NVIDIA H200", target="qwen3-8b", context_tokens=1024, head_implementation="wts", head_mode="resident", draft_tokens=7)
+    shared = dict(run_id="one", gpu_name="NVIDIA H200", target="qwen3-8b", context_tokens=1024, head_implementation="wts", head_mode="resident", draft_tokens=7)
     rows = [
         {**shared, "phase": phase, "concurrency": n, "process_index": process, "samples_us": numpy.array([time - 5, time, time + 50])}
         for phase in ("round", "head") for n, time0 in ((1, 4000.0), (2, 5000.0)) for process in (0, 1) for time in [time0 + 8 * process]
@@ -145,6 +159,13 @@ def rounds(**changes) -> pandas.DataFrame:
 
 def test_steps_of_a_round_record_are_medians_and_their_spread_is_the_noise():
     assert step_times(rounds()) == [StepTime(1, 8, 4004.0, 8.0), StepTime(2, 16, 5004.0, 8.0)]
+
+
+def test_processes_of_two_records_are_different_processes():
+    again = rounds(run_id="two")
+    again["samples_us"] = again["samples_us"] + 3
+    steps = step_times(pandas.concat([rounds(), again], ignore_index=True))
+    assert [(step.step_us, step.repeatability_us) for step in steps] == [(4005.5, 11.0), (5005.5, 11.0)]
 
 
 def test_mixed_and_single_process_records_are_refused():

@@ -11,7 +11,8 @@ from cost_model.head import list_heads  # noqa: E402
 from tests.command_line import SHAPE, refused, run, run_process  # noqa: E402
 from wts_lab import cli  # noqa: E402
 
-COMMANDS = ("study", "predict", "plan", "measure", "sweep", "tune", "calibrate", "fit", "decide", "accuracy", "doctor", "app", "round", "rounds")
+COMMANDS = ("study", "predict", "plan", "measure", "sweep", "tune", "calibrate", "fit", "decide", "accuracy", "acceptance", "agreement", "doctor", "app", "round",
+            "step-table", "rounds")  # fmt: skip
 SERVES = ("app",)
 """Commands that end with no result to print: they serve until they are stopped."""
 
