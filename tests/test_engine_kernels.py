@@ -86,3 +86,14 @@ def test_parts_come_in_their_order_with_medians_and_ends() -> None:
     rows = [{"variant": join_variant("P", place, name), "samples_us": samples} for place, name, samples in ((1, "b", [3.0, 1.0, 2.0]), (0, "a/c", [5.0]))]
     first, second = parts_of(rows)
     assert (first.name, first.time_us, second.name, second.time_us, second.time_us_low, second.time_us_high) == ("a/c", 5.0, "b", 2.0, 1.0, 3.0)
+
+
+def test_without_a_gpu_the_command_says_what_is_missing(monkeypatch, tmp_path, capsys) -> None:
+    from wts_lab import environment
+
+    def refuse() -> None:
+        raise BadInput("no GPU here")
+
+    monkeypatch.setattr(environment, "require_device", refuse)
+    assert bench.main(["--out", str(tmp_path)]) == 2
+    assert "no GPU here" in capsys.readouterr().err and not list(tmp_path.iterdir())
