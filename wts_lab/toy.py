@@ -187,5 +187,5 @@ def walk_on_gpu(head: ToyHead, log: Any = None) -> ToyOnGpu:
     logits = torch.zeros((1, *base.shape), dtype=torch.bfloat16, device=walk.device)
     tokens = walk(base[None].to(walk.device), torch.tensor([head.anchor], device=walk.device), logits_out=logits)
     walk.check()
-    says = f"run on {device.name}: rank {head.w2.shape[1]} and zeros up to {wide.w2.shape[1]}, the smallest rank of the kernel, on {walk.grid_blocks} blocks"
+    says = f"run on {device.name}: rank {head.w2.shape[1]} and zeros up to {wide.w2.shape[1]}, the smallest rank of the kernel"
     return ToyOnGpu(says, tokens[0].cpu().numpy(), bf16_to_float(logits[0].view(torch.int16).cpu().numpy().view(np.uint16)))

@@ -121,6 +121,7 @@ def check_the_operand_paths(code: list, picture: dict, table: dict) -> None:
         assert {tier: bars[tier][name] for tier in tiers} == {tier: size / BYTES_PER_MIB for tier, size in tiers.items()}
     assert table["data"]["text/html"].count("tensor memory + shared memory") == sum("tensor memory" in tier_bytes(load_gpu(name)) for name in list_gpus())
     assert "'mma.sync', '49.9 %', '100 %'" in text_of(code[4])
+    assert "recorded" in text_of(code[7]) or "built now" in text_of(code[7])
 
 
 def check_the_selection(code: list, picture: dict, table: dict) -> None:

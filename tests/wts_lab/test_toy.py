@@ -93,7 +93,7 @@ def test_zeros_behind_the_columns_change_no_number(head: ToyHead) -> None:
 
 
 def test_the_kernel_on_the_host_walks_the_toy_to_the_last_bit(head: ToyHead, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The kernel's own source, threads as fibers: more blocks than tiles, so that all but one only agree."""
+    """The kernel's own source, threads as fibers, on the one block that a tile gives it."""
     torch = pytest.importorskip("torch")
     from tests.wts_lab.emulation import EmulatedWalk
     from wts_lab.abi import WalkSpec
@@ -102,7 +102,7 @@ def test_the_kernel_on_the_host_walks_the_toy_to_the_last_bit(head: ToyHead, tmp
     wide = padded(head)
     w1, w2, base = (torch.from_numpy(each).to(torch.bfloat16) for each in (wide.w1, wide.w2, wide.base))
     spec = WalkSpec(2, 1, 0, 0, 0, 1, 32, "int8x2")
-    walk = EmulatedWalk(MarkovHead(w1, w2), spec, 3, tmp_path_factory.mktemp("kernels"))
+    walk = EmulatedWalk(MarkovHead(w1, w2), spec, 1, tmp_path_factory.mktemp("kernels"))
     logits = torch.zeros((1, 3, 12), dtype=torch.bfloat16)
     tokens = walk(base[None].contiguous(), torch.tensor([head.anchor]), logits_out=logits)
     kernel = ToyOnGpu("on the host", tokens[0].numpy(), logits[0].float().numpy())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cost_model.gpu import Gpu
     from cost_model.head import Head
     from cost_model.operand_paths import OperandPath
+    from wts_lab.kernel_builds import KernelBuilds
 
 NOT_THERE = "not there"
 RATES = "tensor_path"
@@ -80,6 +81,21 @@ def _shares(path: OperandPath) -> str:
         return NOT_THERE
     direct, copied = format_percent(path.direct_share), format_percent(path.copied_share)
     return direct if direct == copied else f"{direct}, with copies {copied}"
+
+
+def builds_table(builds: KernelBuilds) -> pandas.DataFrame:
+    """Kernels by batch rows: bytes that a multiprocessor keeps in registers and in shared memory, what streams, and what the compiler reports."""
+    import pandas
+
+    rows = [
+        (
+            each.rows, *(format_bytes(count * builds.tile_bytes) for count in (each.placement.register_tiles, each.placement.shared_tiles, each.placement.streamed_tiles)),
+            UNKNOWN if each.registers_per_thread is None else each.registers_per_thread, format_bytes(each.spill_bytes),
+        )
+        for each in builds.builds
+    ]  # fmt: skip
+    titles = ["batch rows", "kept in registers", "kept in shared memory", "streamed", "registers a thread", "spilled"]
+    return pandas.DataFrame(rows, columns=titles).set_index("batch rows")
 
 
 def rates_table() -> pandas.DataFrame:
