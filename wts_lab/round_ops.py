@@ -16,6 +16,10 @@ NORM_EPS = 1e-6
 ROTARY_BASE = 1_000_000.0
 """Of the released Qwen3 configs."""
 
+MOST_VARIANTS = 64
+"""Variants of one function that are compiled at most. Batches and lengths share one, but a batch of 1, another hidden size and other strides have theirs; torch's own
+limit of 8 is met by the rounds of two targets."""
+
 POINTWISE = ("rms_norm", "add_norm", "place_queries", "place_keys", "gated", "merge")
 
 
@@ -74,6 +78,9 @@ def operations(device_type: str) -> SimpleNamespace:
     """The functions of POINTWISE for a kind of device, each compiled once for all batches on a GPU."""
     own = {name: globals()[name] for name in POINTWISE}
     if device_type == "cuda":
+        import torch._dynamo.config as compiler
+
+        compiler.recompile_limit = max(compiler.recompile_limit, MOST_VARIANTS)
         own = {name: torch.compile(function, fullgraph=True, dynamic=True) for name, function in own.items()}
     return SimpleNamespace(**own)
 
