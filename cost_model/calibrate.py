@@ -187,19 +187,20 @@ def _exchange_figures(probes: pandas.DataFrame, one_word: str, one_word_us: floa
 
 def _ring_figures(probes: pandas.DataFrame, plain: str, gpu: Gpu) -> dict[str, Figure]:
     """What a turn of a ring of copies takes beyond its bytes: (time of a pass by copies - by plain loads) × ring / footprint, median over the
-    footprints that L2 holds; its standard error is that of their mean. Nothing where the copies were not probed."""
+    footprints that L2 holds, and over those that it does not; the standard error is that of their mean. Nothing where the copies were not probed."""
     import numpy as np
 
     reads = probes[probes["probe"] == "read_bandwidth"]
     if not gpu.has("l2_bytes") or RING_VARIANT not in set(reads["variant"]):
         return {}
     copied, loaded = (_pass_times_us(_rows(probes, "read_bandwidth", variant)) for variant in (RING_VARIANT, plain))
-    turns = [(copied[size] - loaded[size]) * RING_BYTES_PER_SM * gpu.value("sm_count") / size
-             for size in sorted(copied.keys() & loaded.keys()) if size <= gpu.value("l2_bytes")]
-    if not turns:
-        return {}
-    source = _source(_rows(probes, "read_bandwidth", RING_VARIANT))
-    return {"ring_latency_us": Figure(max(float(np.median(turns)), 0.0), "us", "measured", source, float(np.std(turns)) / len(turns) ** 0.5)}
+    source, found = _source(_rows(probes, "read_bandwidth", RING_VARIANT)), {}
+    for name, held in (("ring_latency_us", True), ("ring_latency_hbm_us", False)):
+        turns = [(copied[size] - loaded[size]) * RING_BYTES_PER_SM * gpu.value("sm_count") / size
+                 for size in sorted(copied.keys() & loaded.keys()) if (size <= gpu.value("l2_bytes")) == held]
+        if turns:
+            found[name] = Figure(max(float(np.median(turns)), 0.0), "us", "measured", source, float(np.std(turns)) / len(turns) ** 0.5)
+    return found
 
 
 def _pass_times_us(rows: pandas.DataFrame) -> dict[float, float]:

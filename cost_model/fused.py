@@ -144,7 +144,7 @@ def step_parameters(words: WalkWords) -> tuple[str, ...]:
     """Names of the parameters that the terms of a step use."""
     kernel = words.kernel
     names = ["exchange_us", "exchange_growth", "l2_latency_us", "shared_read_bytes_per_s_per_sm", _rate_parameter(words), "epilogue_cycles_per_accumulator",
-             "fused_overhead_us", "stream_efficiency", "read_curve_scale", "ring_latency_us", "hbm_latency_us", "exchange_wide_ratio", "led_row_us", "further_quad_us"]
+             "fused_overhead_us", "stream_efficiency", "read_curve_scale", "ring_latency_us", "ring_latency_hbm_us", "hbm_latency_us", "exchange_wide_ratio", "led_row_us", "further_quad_us"]
     return (*names, *(["instruction_cycles"] if kernel.head != "markov" or kernel.sampling else []), *recurrence.step_parameters(kernel.head))
 
 
@@ -164,7 +164,7 @@ def moving_parameters(names: Iterable[str], case: FusedCase) -> tuple[str, ...]:
     sizes, words = case.sizes, case.words
     matters = {
         "exchange_growth": _any(sizes.batch > 1), "exchange_wide_ratio": _any(case.wide), "led_row_us": _any(sizes.batch > sizes.warps),
-        "further_quad_us": _any(case.passes > 1), "ring_latency_us": _any(case.streamed_bytes), "stream_efficiency": _any(case.streamed_bytes),
+        "further_quad_us": _any(case.passes > 1), "ring_latency_us": _any(case.streamed_bytes), "ring_latency_hbm_us": _any(case.streamed_bytes), "stream_efficiency": _any(case.streamed_bytes),
         "hbm_latency_us": words.cold_weights, "graph_node_us": _any(sizes.launches > 1),
     }
     return tuple(name for name in names if matters.get(name, True))
@@ -255,12 +255,13 @@ def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Num
     reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
     work = [*_products(values, case, sizes.streamed_tiles, sizes.streamed_tiles, reads), *_selections(values, case, sizes.streamed_tiles)]
     work_us = total_us(work)
-    latency_us, ring_bytes = values["ring_latency_us"], _ring_bytes(case)
+    latency_us = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"])
+    ring_bytes = _ring_bytes(case)
     rate = _stream_rate(values, case)
     moved_us = terms.stream_us(case.streamed_bytes, rate, 1.0) + _logits_us(values, case)
     if kernel.quads > 1:
         slots = larger(sizes.streamed_tiles / sizes.warps, 1)
-        left_us = sizes.streamed_tiles / sizes.warps * terms.slot_by_slot_us(1, moved_us / slots, work_us / slots, latency_us, kernel.grouped)
+        left_us = sizes.streamed_tiles / sizes.warps * terms.slot_by_slot_us(1, moved_us / slots, work_us / slots, latency_us, kernel.grouped, reads)
     else:
         whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + _logits_us(values, case)
         filled_us = smaller(serial_us, latency_us + terms.stream_us(ring_bytes, rate, 1.0))

@@ -234,6 +234,7 @@ _RULES: Mapping[str, Rule] = {
     "exchange_wide_ratio": _SAME,
     "instruction_cycles": _SAME,
     "ring_latency_us": _SAME,
+    "ring_latency_hbm_us": _SAME,
     "led_row_us": _BY_CLOCK,
     "further_quad_us": _BY_CLOCK,
     "small_kernel_us": _SAME,

@@ -153,15 +153,17 @@ def ring_us(streamed_bytes: Number, ring_bytes: Number, bytes_per_s: Number, lat
     return us_from_transfer(streamed_bytes, bytes_per_s) + streamed_bytes / larger(ring_bytes, 1) * latency_us
 
 
-def slot_by_slot_us(slots: Number, transfer_us: Number, work_us: Number, latency_us: Number, ahead: bool) -> Number:
-    """Streamed slots that ask for their base logits one by one: slots × (latency + max(transfer, work)).
+def slot_by_slot_us(slots: Number, transfer_us: Number, work_us: Number, latency_us: Number, ahead: bool, readings: Number = 1) -> Number:
+    """Streamed slots that ask for their base logits one by one: slots × (latency + work of all readings but the last + max(transfer, that one's work)).
 
-    The logits queue behind the ring, so nothing but one slot's own transfer is ever on its way when they arrive. Asked for a slot `ahead`, as
-    warpgroups do, two slots share a trip: slots × max(transfer, work, (latency + transfer + work) / 2). Times of one slot.
+    The logits queue behind the ring, so nothing but one slot's own transfer is ever on its way when they arrive; and a tile that is read again stays in the
+    ring whole until its last reading. Asked for a slot `ahead`, as warpgroups do, two slots share a trip: slots × max(transfer, work,
+    (latency + transfer + work) / 2). Times of one slot.
     """
     if ahead:
         return slots * larger(larger(transfer_us, work_us), (latency_us + transfer_us + work_us) / 2)
-    return slots * (latency_us + larger(transfer_us, work_us))
+    last_us = work_us / readings
+    return slots * (latency_us + (work_us - last_us) + larger(transfer_us, last_us))
 
 
 def chain_us(instructions: Number, warps: Number, instruction_cycles: Number, clock_mhz: Number) -> Number:

@@ -58,6 +58,7 @@ def test_slots_that_wait_for_their_logits_hide_the_shorter_of_transfer_and_work(
     assert terms.slot_by_slot_us(9, 0.5, 0.2, 0.4, False) == pytest.approx(9 * 0.9) == terms.slot_by_slot_us(9, 0.2, 0.5, 0.4, False)
     assert terms.slot_by_slot_us(9, 0.5, 0.2, 0.4, True) == pytest.approx(9 * 0.55), "two slots share a trip"
     assert terms.slot_by_slot_us(9, 0.9, 0.2, 0.4, True) == pytest.approx(9 * 0.9), "bandwidth binds"
+    assert terms.slot_by_slot_us(9, 0.5, 0.4, 0.4, False, 2) == pytest.approx(9 * (0.4 + 0.2 + 0.5)), "a tile that is read twice leaves the ring late"
 
 
 def test_epilogue_divides_by_four_schedulers():
