@@ -14,7 +14,7 @@ from cost_model.engines import UnknownImplementation, load_engine
 from cost_model.errors import BadInput
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu, require_same_gpu
-from cost_model.head import Head
+from cost_model.head import Head, walked_shape
 from cost_model.options import Option, gather_options, taken_path
 from cost_model.predict import Prediction
 from cost_model.round import Round, RoundGain, break_even_rest_us, break_even_steps, break_even_verify_us, round_gain
@@ -70,16 +70,21 @@ class Decision:
 
 
 def extra_memory_bytes(head: Head, mode: str, precision: str | None) -> int:
-    """Device memory of the fused walk beside the engine's own weights: the packed copy of W2 with its scales, and the latent
-    table of W1's rows. bf16 reads W1 as it is; the engine's path needs nothing."""
+    """Device memory of the fused walk beside the engine's own weights; the engine's path needs nothing.
+
+    Packed W2, in int8x2 with its scales; the token table, a row a target token: the packed latent (Markov), latent and gate (2 r), the
+    token's part of three gates (3 r, or 3 GRU sizes of Domino); and what of the state's matrices is a copy (3 r × r, r × GRU size).
+    A candidate pool's matrix is gathered for one batch row at a time.
+    """
     if mode == "stepwise" or precision is None:
         return 0
-    tiles = terms.tiles_of(head.padded_vocab_size)
-    packed = tiles * terms.tile_bytes(head.rank, precision)
-    if precision == "bf16":
-        return packed
-    scales = tiles * terms.TILE_ROWS * terms.BYTES_OF_FP32
-    return packed + scales + head.target_vocab_size * terms.latent_row_bytes(head.rank, precision)
+    tiles = terms.tiles_of(walked_shape(head).vocab_size)
+    packed = tiles * terms.tile_bytes(head.rank, precision) + (tiles * terms.TILE_ROWS * terms.BYTES_OF_FP32 if precision == "int8x2" else 0)
+    if head.kind == "markov":
+        return packed + head.target_vocab_size * terms.latent_row_bytes(head.rank, precision)
+    row = {"gated": 2 * head.rank, "rnn": 3 * head.rank, "domino": 3 * (head.gru_size or 0)}[head.kind]
+    copied = {"gated": 0, "rnn": 3 * head.rank**2, "domino": head.rank * (head.gru_size or 0)}[head.kind]
+    return packed + (head.target_vocab_size * row + copied) * terms.BYTES_OF_BF16
 
 
 def decide(gpu: Gpu, head: Head, workload: Workload, predictions: Iterable[Prediction], fits: Iterable[tuple[SeriesKey, StepFit]] = (),
@@ -238,7 +243,7 @@ def _context(head: Head, chosen: Option | None, taken: Option | None, fastest: O
     """Sentences that belong to every answer: memory, what is predicted and from what, what is extrapolated, what is curved."""
     reasons = []
     if chosen and chosen.mode != "stepwise":
-        reasons.append(f"it needs {format_bytes(extra_memory_bytes(head, chosen.mode, chosen.precision))} more device memory (packed W2, scales, latent table)")
+        reasons.append(f"it needs {format_bytes(extra_memory_bytes(head, chosen.mode, chosen.precision))} more device memory (packed W2, scales, token table)")
     compared = list(dict.fromkeys(option for option in (fastest, taken, best) if option))
     reasons += list(dict.fromkeys(_origin(option) for option in compared if not option.measured))
     reasons += [f"{option.name} was not measured at this walk length: its call is extrapolated from shorter ones" for option in compared if option.extrapolated]

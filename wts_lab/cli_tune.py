@@ -13,12 +13,15 @@ import typer
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole
 from cost_model.gpu import load_gpu
+from cost_model.head import HEAD_KINDS
 from cost_model.units import UNKNOWN, format_bytes, format_interval_us, format_us
+from cost_model.workload import DEFAULT_EXCHANGE
 from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS
 from wts_lab.cli_inputs import (
     BatchOption, GpuHereOption, HeadOption, JsonOption, L2StateOption, PlannedModeOption, PrecisionOption, RankOption, RoundingOption,
     StepsListOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, path_option, whole_from, wholes_from, words_from,
 )
+from wts_lab.cli_measure import as_kind
 from wts_lab.cli_output import print_json, print_table, say, user_errors
 from wts_lab.tune_plan import DEFAULT_EXCHANGES, DEFAULT_LIMIT, DEFAULT_STEPS, DEFAULT_WARPS, TuneRequest, candidates
 
@@ -32,6 +35,9 @@ def tune(
     vocab: VocabOption = None,
     rank: RankOption = None,
     target_vocab: TargetVocabOption = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help=f"Tune the head of --head as another kind, whose sizes it gives: {', '.join(HEAD_KINDS)}.")
+    ] = None,
     mode: PlannedModeOption = "resident",
     precision: PrecisionOption = None,
     batch: BatchOption = 1,
@@ -39,8 +45,9 @@ def tune(
     rounding: RoundingOption = "once",
     warps: Annotated[str, typer.Option("--warps", help="Warps of a block to try, separated by commas.")] = ",".join(map(str, DEFAULT_WARPS)),
     exchange: Annotated[
-        str, typer.Option("--exchange", help="Exchanges to try on the best placements, separated by commas.")
-    ] = ",".join(DEFAULT_EXCHANGES),
+        str | None,
+        typer.Option("--exchange", help=f"Exchanges to try on the best placements, separated by commas. [default: all, {DEFAULT_EXCHANGE} with --settings]"),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Placements to try, the best predicted first.")] = DEFAULT_LIMIT,
     steps: StepsListOption = ",".join(map(str, DEFAULT_STEPS)),
     l2_state: L2StateOption = "warm",
@@ -49,15 +56,19 @@ def tune(
     out: Annotated[Path, path_option("--out", "Folder of records; they lie in <out>/<gpu>/.")] = Path("runs"),
     table: Annotated[Path | None, path_option("--table", "Folder for the table of candidates as .csv and .md.")] = None,
     keep: Annotated[Path | None, path_option("--keep", "File for the winner; one in the user's cache if left out.")] = None,
+    settings: Annotated[
+        Path | None, path_option("--settings", "Also write the winner as settings that can be deployed; no engine's path is compared.")
+    ] = None,
     gpu: GpuHereOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be tried; needs no GPU, but --gpu then.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest placement and exchange for a shape by building and timing candidates, and keep the winner."""
     with user_errors("what is finished is kept; give the same command again to go on", out):
+        exchanges = words_from([exchange]) if exchange is not None else DEFAULT_EXCHANGES if settings is None else [DEFAULT_EXCHANGE]
         request = TuneRequest(
-            head_from(head, vocab, rank, target_vocab), mode, precision or "int8x2", rounding, batch, temperature,
-            tuple(whole_from("--warps", word) for word in words_from([warps])), tuple(words_from([exchange])), limit,
+            as_kind(head_from(head, vocab, rank, target_vocab), kind), mode, precision or "int8x2", rounding, batch, temperature,
+            tuple(whole_from("--warps", word) for word in words_from([warps])), tuple(exchanges), limit,
             wholes_from("--steps", steps), l2_state, processes, repeats,
         )
         if dry_run:
@@ -71,7 +82,9 @@ def tune(
         require_device()
         result = run_tune(request, Machine.here(named), out=out, progress=True)
         kept = None if result.winner is None else write_tuned(result.tuned(), keep)
-        written = () if table is None else write_candidates(result, table)
+        written = [] if table is None else [*write_candidates(result, table)]
+        if settings is not None and result.winner is not None:
+            written.append(_write_settings(result, settings))
         if as_json:
             print_json({"gpu_id": result.machine.gpu_id, "head": request.head, "candidates": result.rows, "records": result.records, "kept": kept})
         else:
@@ -79,6 +92,16 @@ def tune(
         for path in (*result.records, *written):
             say(f"wrote {path}")
         say(f"kept in {kept}" if kept else f"nothing is kept: {result.planned.fit.reason}")
+
+
+def _write_settings(result: TuneResult, path: Path) -> Path:
+    """Write the winner as settings, for the longest walk and the temperature that were tuned."""
+    from cost_model.settings import write_settings
+    from wts_lab.deploy import settings_of_tuned
+
+    request = result.request
+    found = settings_of_tuned(result.tuned(), result.machine.gpu, request.head, steps=max(request.steps), temperature=request.temperature)
+    return write_settings(found, path)
 
 
 def _gpu_to_plan_for(name: str | None) -> Gpu:

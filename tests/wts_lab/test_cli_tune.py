@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow", reason="rounds are Parquet records")
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.head import Head  # noqa: E402
 from cost_model.placement import Kernel, Placement, registers_claim, shared_bytes  # noqa: E402
+from cost_model.settings import read_settings  # noqa: E402
 from cost_model.units import format_us  # noqa: E402
 from wts_lab import cli, environment, study, tune  # noqa: E402
 from wts_lab.bench_run import work  # noqa: E402
@@ -158,6 +159,18 @@ def test_json_has_the_rows_and_where_the_winner_is_kept(device, tmp_path):
     assert [row["verdict"] for row in answer["candidates"] if row["kept"]] == ["faster"]
     assert read_tuned(keep).placement == Placement(**{name: answer["candidates"][0][name] for name in (
         "warps", "register_tiles", "shared_tiles", "streamed_tiles", "staging_tiles", "tensor_tiles")})  # fmt: skip
+
+
+def test_the_winner_becomes_settings_that_can_be_deployed(device, tmp_path):
+    words = ("--limit", "4", "--processes", "2", "--repeats", "5", "--steps", "1,4,7", "--out", str(tmp_path / "runs"))
+    load = ("--batch", "4", "--temperature", "0.8", "--rounding", "twice")
+    result = run("--head", "dspark-qwen3-8b", "--kind", "gated", *load, *words, "--settings", str(tmp_path / "settings.json"), "--keep", str(tmp_path / "kept.json"))
+    assert result.exit_code == 0, result.output
+    assert f"wrote {tmp_path / 'settings.json'}" in result.stderr
+    found, kept = read_settings(tmp_path / "settings.json"), read_tuned(tmp_path / "kept.json")
+    assert (found.batch, found.steps, found.temperature, found.rounding, found.placement) == (4, 7, 0.8, "twice", kept.placement)
+    assert found.fingerprint.head == replace(found.fingerprint.head, kind="gated", hidden_size=4096) and kept.exchange == "near-lines"
+    assert (found.fingerprint.kernel_hash, found.fingerprint.gpu_id, found.source) == ("c0ffee", "h200-sxm", "measured here")
 
 
 def test_the_planners_choice_stays_where_nothing_is_faster(device, tmp_path):

@@ -10,14 +10,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 import wts_lab  # noqa: E402
+from cost_model.decide import extra_memory_bytes  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.placement import Placement  # noqa: E402
 from cost_model.settings import Settings, SettingsError, SettingsMismatch, fingerprint, write_settings  # noqa: E402
 from tests.twin_walk import TwinWalk  # noqa: E402
 from wts_lab import deploy  # noqa: E402
-from wts_lab.heads import GatedHead, MarkovHead  # noqa: E402
+from wts_lab.heads import HEAD_CLASSES, GatedHead, MarkovHead  # noqa: E402
 from wts_lab.tuned import Tuned, TunedFor  # noqa: E402
+from wts_lab.weights import prepare_weights  # noqa: E402
 
 H200 = load_gpu("h200-sxm", calibrated=False)
 HEAD = MarkovHead.random(300, 64, padded_vocab_size=304, target_vocab_size=320, seed=1)
@@ -96,6 +98,16 @@ def test_a_verdict_to_keep_the_engines_path_gives_no_walk(tmp_path, machine):
         wts_lab.load_settings(write_settings(kept, tmp_path / "s.json"), HEAD)
     with pytest.raises(SettingsError, match="cannot be read"):
         wts_lab.load_settings(tmp_path / "nowhere.json", HEAD)
+
+
+@pytest.mark.parametrize(("kind", "precision"), [*((kind, "int8x2") for kind in ("markov", "gated", "rnn", "domino")), ("markov", "bf16")])
+def test_the_memory_stated_is_what_preparing_a_walk_takes(kind, precision):
+    sizes = {} if kind == "markov" else {"hidden_size": 96} | ({"gru_size": 64} if kind == "domino" else {})
+    head = HEAD_CLASSES[kind].random(300, 64, target_vocab_size=320, padded_vocab_size=304, seed=1, **sizes)
+    weights = prepare_weights(head, precision, torch.device("cpu"))
+    own = {weight.untyped_storage().data_ptr() for weight in head.parameters()}
+    made = [tensor for tensor in vars(weights).values() if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in own]
+    assert extra_memory_bytes(head.shape, "resident", precision) == sum(tensor.nbytes for tensor in made)
 
 
 TUNED = Tuned(TunedFor.of("NVIDIA H200", 132, "c0ffee", HEAD.shape, mode="resident", precision="int8x2", rounding="twice", batch=4, sampling=True),
