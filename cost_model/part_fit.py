@@ -7,7 +7,7 @@ Three probes take the kernel itself apart, for Markov heads at several batches a
     walk_exchange   complete calls of words, agreement and latents, without products
 
 `part_figures` turns them into parameters. Each is what a part takes beyond the terms that other probes fix, over how often it happens; a
-parameter whose parts are not recorded is left out, and keeps its published value.
+parameter whose parts are not recorded, or contradict it (a rate below nothing), is left out, and keeps its published value.
 """
 
 from __future__ import annotations
@@ -114,10 +114,12 @@ def _of_selection(phases: Sequence[Part]) -> dict[str, Figure]:
         accumulators = slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
         counts.append(accumulators * sizes.warps * (part.case.quads if kernel.grouped else 1) / terms.SCHEDULERS_PER_SM)
         cycles.append(part.step_us * part.case.clock_mhz)
-    if len(set(counts)) < 3:
+    if len(set(counts)) < 2:
         return {}
     columns = numpy.stack([numpy.ones(len(counts)), numpy.array(counts)], axis=1) / numpy.array(cycles)[:, None]
     fixed, slope = numpy.linalg.lstsq(columns, numpy.ones(len(counts)), rcond=None)[0]
+    if slope <= 0:
+        return {}
     each = [(one - fixed) / count for one, count in zip(cycles, counts)]
     figure = _figure(each, "cycle", "walk_phase epilogue, by accumulators", found)
     return {"epilogue_cycles_per_accumulator": Figure(float(slope), figure.unit, figure.kind, figure.source, figure.standard_error)}
@@ -125,7 +127,8 @@ def _of_selection(phases: Sequence[Part]) -> dict[str, Figure]:
 
 def _of_groups(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
     """Rate of warpgroups: operations of a step / time of its products, less the loads of fragments, but all else that a warp does between them included."""
-    found = [part for part in phases if part.key.variant == "products" and part.case.words.kernel.grouped and part.is_markov]
+    found = [part for part in phases if part.key.variant == "products" and part.case.words.kernel.grouped and part.is_markov
+             and part.step_us > part.terms_us(gpu, ["shared_read"])]
     rates = [operations_per_s_from_time(terms.group_operations(part.case.sizes.tiles, part.case.sizes.rank, part.case.words.kernel.rows),
                                         part.step_us - part.terms_us(gpu, ["shared_read"])) for part in found]
     return {WGMMA_PARAMETER: _figure(rates, "op/s", "walk_phase products of warpgroups", found)} if found else {}
@@ -140,7 +143,7 @@ def _of_advance(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
         sizes = part.case.sizes
         longer_us = part.step_us - markov[sizes.batch].step_us - part.terms_us(gpu, ["state_read"])
         cycles.append(longer_us * part.case.clock_mhz / terms.gate_instructions(sizes.rank, rounded_up(sizes.batch, sizes.warps)))
-    return {"instruction_cycles": _figure(cycles, "cycle", "walk_phase latent, gated less Markov", found)} if found else {}
+    return {"instruction_cycles": _figure(cycles, "cycle", "walk_phase latent, gated less Markov", found)} if cycles and min(cycles) > 0 else {}
 
 
 def _of_agreement(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:

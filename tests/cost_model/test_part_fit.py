@@ -101,6 +101,13 @@ def test_scatter_of_blocks_does_not_move_a_phase():
     assert figures["instruction_cycles"].value == pytest.approx(5.0, rel=0.05)
 
 
+def test_phases_that_contradict_a_parameter_fix_nothing():
+    frame = part_rows(probes=(PHASE,))
+    shrinking = {("epilogue", 1): 0.5, ("epilogue", 8): 0.4, ("epilogue", 32): 0.3, ("products", 32): 0.1, ("latent", 1): 0.2}
+    frame["samples_us"] = [[shrinking.get((variant, batch), samples[0])] * 132 for variant, batch, samples in zip(frame["variant"], frame["batch"], frame["samples_us"])]
+    assert part_figures(STUDY, frame) == {}
+
+
 def test_a_constant_is_never_below_nothing():
     """Noise can make a part of 8 rows shorter than its terms; the model has no negative times."""
     frame = part_rows(probes=(TILES,))
