@@ -28,11 +28,8 @@ KERNEL_ROWS = (1, 2, 4, 8, 16, 32)
 QUAD = 4
 """Batch rows of one tensor product: each takes a pair of its 8 columns."""
 
-AHEAD_ROWS = 4
-"""Batch rows up to which noise is drawn a step ahead, into shared memory."""
-
-LOGITS_AHEAD = {1: 4, 2: 4, 4: 2, 8: 2, 16: 4, 32: 4}
-"""Batch rows -> base logits that a warp holds ahead of their use, each of four column pairs an accumulator."""
+AHEAD_ROWS = 1
+"""Batch rows up to which the words of the noise are drawn a step ahead, into registers."""
 
 
 def kernel_rows(batch: int) -> int:
@@ -100,17 +97,15 @@ def needs_wide_words(placement: Placement, *, rounding: str = "once", sampling: 
 
 
 def shared_bytes(placement: Placement, rank: int, precision: str, kernel: Kernel = GREEDY_ROW) -> int:
-    """Shared memory of a block: resident and staged tiles; row scales (int8x2); base logits ahead; a latent a batch row; keys, tokens,
-    halt flag and temperatures; noise a step ahead; what a recurrent head keeps. Parts start at multiples of 16 or 128 bytes."""
+    """Shared memory of a block: resident and staged tiles; row scales (int8x2); a latent a batch row; keys, tokens,
+    halt flag and temperatures; what a recurrent head keeps. Parts start at multiples of 16 or 128 bytes."""
     tiles = (placement.shared_tiles + placement.staging_tiles) * terms.tile_bytes(rank, precision)
     scales = _scale_bytes(placement, kernel) if precision == "int8x2" else 0
-    logits = LOGITS_AHEAD[kernel.rows] * placement.warps * accumulator_groups(placement, kernel) * QUAD * terms.TILE_ROWS * terms.BYTES_OF_BF16
     latents = _latent_bytes(rank, kernel)
     keys = _up(8 * kernel.rows * (placement.warps if kernel.wide(placement) else 1), 16)
     flags = _up(4 * kernel.rows + 4 + (4 * kernel.rows if kernel.sampling else 0), 16)
-    noise = 4 * kernel.rows * placement.tiles * terms.TILE_ROWS if kernel.sampling and kernel.rows <= AHEAD_ROWS else 0
     state = state_bytes(kernel.head, kernel.rows, rank, kernel.gru, kernel.state_rows, kernel.projector_rows)
-    return _up(_up(tiles + scales, 128) + logits, 128) + latents + keys + flags + noise + state
+    return _up(tiles + scales, 128) + latents + keys + flags + state
 
 
 def _latent_bytes(rank: int, kernel: Kernel) -> int:
@@ -155,10 +150,11 @@ class KernelLimits:
         stream_registers: the staging ring.
         wide_registers: of 64-bit words, for each accumulator.
         quad_registers: running best and base logits of each quad, where streamed tiles are multiplied with all of them.
-        noise_registers: noise that is drawn where it is used.
-        noise_quad_registers: the same for each further quad, where a streamed tile is multiplied with up to four.
+        exact_registers: of fp32 logits (rounding `none`), for each accumulator.
+        noise_registers: of noise where several quads are walked; noise_quad_registers: the same for each quad that a streamed tile is
+            multiplied with.
         group_registers: of a warpgroup's fragments, beside the overhead; group_long_registers: the same where a tile has more than 8 k-steps.
-        group_wide_registers, group_wide_quad_registers: of 64-bit words, once and for each quad; group_noise_registers: of noise.
+        group_wide_registers, group_wide_quad_registers: of 64-bit words, once and for each quad.
         max_registers: the instruction set's limit for a thread.
     """
 
@@ -167,13 +163,13 @@ class KernelLimits:
     stream_registers: int = 14
     wide_registers: int = 1
     quad_registers: int = 3
-    noise_registers: int = 44
+    exact_registers: int = 3
+    noise_registers: int = 24
     noise_quad_registers: int = 24
     group_registers: int = 25
     group_long_registers: int = 57
     group_wide_registers: int = 4
     group_wide_quad_registers: int = 8
-    group_noise_registers: int = 4
     max_registers: int = 255
 
 
@@ -226,19 +222,20 @@ def registers_claim(placement: Placement, rank: int, precision: str, kernel: Ker
 def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) -> int:
     """Sums of all slots that a warp multiplies side by side, or of the quads of a streamed tile, and noise that is drawn where it is used."""
     streams, together = placement.streamed_tiles > 0, min(kernel.quads, 4)
-    sums = accumulator_groups(placement, kernel) * (4 + (limits.wide_registers if kernel.wide(placement) else 0))
+    wide = limits.wide_registers * kernel.wide(placement) + limits.exact_registers * (kernel.rounding == "none")
+    sums = accumulator_groups(placement, kernel) * (4 + wide)
     if streams and kernel.quads > 1:
         sums = max(sums, 4 * together + limits.quad_registers * kernel.quads)
-    if kernel.sampling and kernel.rows > AHEAD_ROWS:
-        sums += limits.noise_registers + (together - 1) * limits.noise_quad_registers * streams
+    if kernel.sampling and kernel.quads > 1:
+        sums += limits.noise_registers + together * limits.noise_quad_registers * streams
     return sums
 
 
 def _group_registers(rank: int, kernel: Kernel, limits: KernelLimits) -> int:
-    """Sums of the slots in flight (two, but one where many rows or noise want the registers), fragments, best rows and base logits."""
-    in_flight = 2 if kernel.quads <= 4 and not kernel.sampling else 1
+    """Sums of the slots in flight (two, but one where many rows want the registers), fragments, best rows and base logits."""
+    in_flight = 2 if kernel.quads <= 4 else 1
     registers = (4 * in_flight + limits.quad_registers) * kernel.quads
     registers += limits.group_long_registers if rank > 256 else limits.group_registers
-    if kernel.sampling or kernel.rounding == "none":
-        registers += limits.group_wide_registers + limits.group_wide_quad_registers * kernel.quads + limits.group_noise_registers * kernel.sampling
+    if kernel.rounding == "none":
+        registers += limits.group_wide_registers + limits.group_wide_quad_registers * kernel.quads
     return registers

@@ -136,10 +136,10 @@ def built_for(workload: Workload) -> dict:
     return {"rows": kernel_rows(workload.batch), "rounding": workload.rounding, "sampling": workload.temperature > 0}
 
 
-def products_of(gpu: Gpu, precision: str, rows: int, warps: int) -> tuple[str, ...]:
-    """Who may multiply a tile, the better first: with many batch rows a Hopper has `warpgroup`s read it once for all, where their sums leave
-    registers for that; a `warp` reads it once for every four rows."""
-    grouped = gpu.compute_capability == WARPGROUP_CAPABILITY and precision == "int8x2" and rows >= WARPGROUP_ROWS and warps % 4 == 0
+def products_of(gpu: Gpu, precision: str, rows: int, warps: int, sampling: bool = False) -> tuple[str, ...]:
+    """Who may multiply a tile, the better first: with many greedy batch rows a Hopper has `warpgroup`s read it once for all, where their
+    sums leave registers for that; a `warp` reads it once for every four rows."""
+    grouped = gpu.compute_capability == WARPGROUP_CAPABILITY and precision == "int8x2" and rows >= WARPGROUP_ROWS and warps % 4 == 0 and not sampling
     return ("warpgroup", "warp") if grouped else ("warp",)
 
 
@@ -148,7 +148,7 @@ def _bare_kernels(gpu: Gpu, head: Head, precision: str, warps: int, rows: int, r
     require_word("rounding", rounding, ROUNDINGS)
     if rows not in KERNEL_ROWS:
         raise BadInput(f"rows is {rows!r}; kernels are built for {', '.join(map(str, KERNEL_ROWS))} batch rows")
-    return tuple(Kernel(rows, rounding, sampling, head.kind, gru_elements(head), products=products) for products in products_of(gpu, precision, rows, warps))
+    return tuple(Kernel(rows, rounding, sampling, head.kind, gru_elements(head), products=products) for products in products_of(gpu, precision, rows, warps, sampling))
 
 
 def _keeping(kernel: Kernel, kept: tuple[int, int]) -> Kernel:

@@ -121,6 +121,17 @@ def unpack_latents_bf16(packed: torch.Tensor) -> torch.Tensor:
     return pairs.transpose(2, 3).contiguous().view(rows, rank // 2).view(torch.bfloat16)
 
 
+def in_pairs(base_logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Base logits whose pairs a kernel can load (`csrc/walk/base_logits.cuh`): bf16 ``[B, positions, >= vocab_size]`` as they are where every row starts at four bytes and
+    the vocabulary is even; else a copy of ``[B, positions, even]`` with -inf behind the vocabulary. Strides count elements."""
+    starts = (base_logits.data_ptr() // 2, *base_logits.stride()[:2], vocab_size)
+    if not any(start % 2 for start in starts):
+        return base_logits
+    copy = base_logits.new_full((*base_logits.shape[:2], vocab_size + vocab_size % 2), -torch.inf)
+    copy[:, :, :vocab_size] = base_logits[:, :, :vocab_size]
+    return copy
+
+
 def _check_matrix(matrix: torch.Tensor, dtype: torch.dtype, name: str) -> None:
     """A matrix to be tiled: right dtype, two dimensions, allowed rank and rows."""
     _check_latents(matrix, dtype, name)

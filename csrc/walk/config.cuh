@@ -62,9 +62,8 @@ struct WalkConfig {
   // Slots that are multiplied side by side: all of them, but for many rows the resident ones, and then each streamed one alone. A
   // warpgroup takes each slot alone.
   static constexpr bool streamed_alone = quads > 1;
-  static constexpr int streamed_parts = streamed_alone ? 0 : StreamedSlots * tile_entries;  // of tiles, asked for in a step before its logits are used
   static constexpr int joint_slots = grouped ? 0 : streamed_alone ? resident_slots : slots;
-  static constexpr int sums_in_flight = quads <= 4 && !Sampling ? 2 : 1;  // of a warpgroup: a slot is multiplied while the one before it is selected from
+  static constexpr int sums_in_flight = quads <= 4 ? 2 : 1;  // of a warpgroup: a slot is multiplied while the one before it is selected from
   static constexpr int least_groups = joint_slots < 3 ? joint_slots : 3;
   static constexpr int groups = (joint_slots + pack - 1) / pack < least_groups ? least_groups : (joint_slots + pack - 1) / pack;
   static constexpr int columns = groups == 0 ? 0 : (joint_slots + groups - 1) / groups;
@@ -80,30 +79,23 @@ struct WalkConfig {
   }
   __host__ __device__ static constexpr bool is_register(int slot) { return slot < resident_slots && !is_shared(slot); }
 
-  // Noise of the next step is drawn while the blocks agree, where it fits and warps are idle; otherwise where it is used.
-  static constexpr bool noise_ahead = Sampling && Rows <= 4;
-  // Base logits of a quad and step that a warp holds ahead of their use.
-  static constexpr int logits_ahead = Rows <= 2 ? 4 : Rows <= 8 ? 2 : 4;
-  static constexpr int logits_quad_bytes = pack * groups * together * kTileRows * 2;  // of slots that are not there, too: lanes read them
   static constexpr int leaders = Rows < Warps ? Rows : Warps;         // warps that exchange words, one batch row each or more
   static constexpr int led_rows = (Rows + Warps - 1) / Warps;         // of one leader
   static constexpr int block_rows = slots * Warps * kTileRows;        // of the matrix
 
-  // Shared memory, in order: resident tiles, staging ring, row scales, base logits, latents, keys, tokens and flags, noise, state.
+  // Shared memory, in order: resident tiles, staging ring, row scales, latents, keys, tokens and flags, state.
   static constexpr int scale_slots = pack * groups > slots ? pack * groups : slots;  // lanes read scales of slots that are not there
   static constexpr int scale_stride = Warps * kTileRows * 4 + 32;  // of a slot; the 32 bytes keep columns in different banks
   static constexpr int resident_offset = 0;
   static constexpr int staging_offset = resident_offset + SharedSlots * Warps * tile_bytes;
   static constexpr int scale_offset = staging_offset + StagingEntries * Warps * entry_bytes;
-  static constexpr int logits_offset = (scale_offset + (int8x2 ? scale_slots * scale_stride : 0) + 127) / 128 * 128;
-  static constexpr int latent_offset = (logits_offset + Warps * logits_ahead * logits_quad_bytes + 127) / 128 * 128;
+  static constexpr int latent_offset = (scale_offset + (int8x2 ? scale_slots * scale_stride : 0) + 127) / 128 * 128;
   static constexpr int key_offset = latent_offset + latents_bytes;
   static constexpr int key_bytes = Wide ? 8 * Rows * Warps : 4 * 2 * Rows;  // narrow: block maxima of two steps
   static constexpr int token_offset = key_offset + (key_bytes + 15) / 16 * 16;
   static constexpr int halt_offset = token_offset + 4 * Rows;
   static constexpr int temperature_offset = halt_offset + 4;
-  static constexpr int noise_offset = (temperature_offset + (Sampling ? 4 * Rows : 0) + 15) / 16 * 16;
-  static constexpr int state_offset = noise_offset + (noise_ahead ? 4 * Rows * block_rows : 0);
+  static constexpr int state_offset = (temperature_offset + (Sampling ? 4 * Rows : 0) + 15) / 16 * 16;
 
   static_assert(Warps >= 1 && Warps <= 32 && slots >= 1, "a walk needs 1 to 32 warps and at least one slot a warp");
   static_assert(Rows == 1 || Rows == 2 || Rows % 4 == 0 && Rows <= kMaxRows && (quads <= 4 || quads % 4 == 0),
@@ -111,6 +103,7 @@ struct WalkConfig {
   static_assert(Rank % 32 == 0 && Rank >= 32 && Rank <= kMaxRank, "rank is a multiple of 32 up to 512");
   static_assert(columns <= pack, "a product has four column pairs");
   static_assert((StreamedSlots == 0) == (StagingEntries == 0), "streamed slots need a staging ring, and only they do");
+  static_assert(!grouped || !Sampling, "sampled rows are multiplied by warps");
   static_assert(!grouped || int8x2 && Warps % 4 == 0 && quads > 1, "warpgroups multiply int8x2 with 8, 16 or 32 rows");
   static_assert(grouped || quads <= 4 || StreamedSlots == 0 || StagingEntries >= tile_entries, "a tile is read twice for more than four quads: the ring holds it whole");
   static_assert(Wide || block_rows <= kNarrowRows, "a row's index in its block has 11 bits in a 32-bit word");

@@ -34,6 +34,7 @@ struct Words<false> {
   using Word = uint32_t;
   static constexpr int in_unit = 4;
   static constexpr uint32_t epoch_mask = (1u << kNarrowEpochBits) - 1;
+  static __device__ __forceinline__ uint4 load(const char* unit) { return load_unit(unit); }
   // Bits that tell the epochs of the unit's first words from the one that is awaited.
   static __device__ __forceinline__ uint32_t differs(const uint4& unit, uint32_t epoch, int words) {
     uint32_t bits = unit.x ^ epoch;
@@ -67,6 +68,11 @@ struct Words<true> {
   using Word = uint64_t;
   static constexpr int in_unit = 2;
   static constexpr uint32_t epoch_mask = kEpochMask;
+  static __device__ __forceinline__ uint4 load(const char* unit) {
+    uint64_t first, second;
+    load_word_pair(reinterpret_cast<const uint64_t*>(unit), first, second);
+    return make_uint4(static_cast<uint32_t>(first), static_cast<uint32_t>(first >> 32), static_cast<uint32_t>(second), static_cast<uint32_t>(second >> 32));
+  }
   static __device__ __forceinline__ uint32_t differs(const uint4& unit, uint32_t epoch, int words) {
     return ((unit.x ^ epoch) | (words > 1 ? unit.z ^ epoch : 0)) & epoch_mask;
   }
@@ -151,7 +157,7 @@ struct Exchange {
       for (int n = 0; n < N; ++n)
 #pragma unroll
         for (int i = 0; i < looks; ++i)
-          if (awaited(pending[n], i)) seen[n][i] = load_unit(slots + from[n][i]);
+          if (awaited(pending[n], i)) seen[n][i] = W::load(slots + from[n][i]);
       bool done = true;
 #pragma unroll
       for (int n = 0; n < N; ++n) {

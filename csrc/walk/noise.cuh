@@ -21,15 +21,23 @@ __device__ __forceinline__ uint4 philox(uint2 key, uint4 c) {
   return c;
 }
 
-__device__ __forceinline__ float gumbel(uint32_t word) {
-  const float uniform = __fmul_rn(__fadd_rn(__uint2float_rn(word), 0.5f), 2.3283064365386963e-10f);
-  return -logf(-log1pf(-uniform));
+__device__ __forceinline__ float uniform_of(uint32_t word) {
+  return __fmul_rn(__fadd_rn(__uint2float_rn(word), 0.5f), 2.3283064365386963e-10f);
+}
+// A logit with the noise of its word; a greedy one has none.
+__device__ __forceinline__ float sampled_value(float y, float temperature, uint32_t word) {
+  return temperature == 0.0f ? y : __fadd_rn(divided(y, temperature), -logf(-log1pf(-uniform_of(word))));
 }
 
-// Noise of a draft id and the next, the first of them even. Kept out of line, so that the walk's registers stay registers.
-__device__ __noinline__ float2 gumbel_pair(uint2 key, int id, int batch, int step, uint32_t offset) {
-  const uint4 word = philox(key, make_uint4(id / 4, batch, step, offset));
-  return make_float2(gumbel(id & 2 ? word.z : word.x), gumbel(id & 2 ? word.w : word.y));
+// Noise words of a draft id and the next, the first of them even.
+__device__ __forceinline__ uint2 noise_words(uint2 key, int id, int batch, int step, uint32_t offset) {
+  const uint4 quad = philox(key, make_uint4(id / 4, batch, step, offset));
+  return id & 2 ? make_uint2(quad.z, quad.w) : make_uint2(quad.x, quad.y);
+}
+// Two logits with their noise. Kept out of line, so that the walk's registers stay registers.
+__device__ __noinline__ float2 sampled_pair(float2 y, float temperature, uint2 key, int id, int batch, int step, uint32_t offset) {
+  const uint2 words = noise_words(key, id, batch, step, offset);
+  return make_float2(sampled_value(y.x, temperature, words.x), sampled_value(y.y, temperature, words.y));
 }
 
 }  // namespace wts

@@ -147,6 +147,11 @@ __device__ __forceinline__ float approximate_reciprocal(float d) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(d));
   return inverse;
 }
+__device__ __forceinline__ float approximate_log2(float x) {
+  float log;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log) : "f"(x));
+  return log;
+}
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));

@@ -10,10 +10,18 @@ template <class C>
 struct Shard {
   using Sum = std::conditional_t<C::int8x2, int, float>;
   using Sums = Sum[C::groups > 0 ? C::groups : 1][4];  // of the slots that are multiplied side by side
+  // An integer sum starts at the bits of 1.5 * 2^23: below 2^22 its bits are then those of the float 1.5 * 2^23 + sum, and a subtraction
+  // is all its conversion.
+  static constexpr bool shifted = C::int8x2 && C::rank * 127 * 127 < 1 << 22;
+  static constexpr Sum start = shifted ? 0x4b400000 : 0;
+  static __device__ __forceinline__ float to_float(int sum) {
+    return shifted ? __fsub_rn(__uint_as_float(sum), 0x1.8p23f) : static_cast<float>(sum);
+  }
   // Fragments of shared memory in flight, in the order of use: enough products between a load and its use to hide it. A warpgroup
   // loads those of a slot at once.
   static constexpr int shared_fragments = C::grouped ? 0 : C::shared_slots * C::k_steps;
-  static constexpr int in_flight = shared_fragments < kFragmentsInFlight ? shared_fragments : kFragmentsInFlight;
+  static constexpr int in_flight_limit = C::groups > 5 || C::wide ? kFragmentsInFlight - 1 : kFragmentsInFlight;  // many sums and wide words take the registers
+  static constexpr int in_flight = shared_fragments < in_flight_limit ? shared_fragments : in_flight_limit;
 
   const char* matrix;  // k-step 0 of the block's first tile, this lane's 16 bytes
   char* shared;
@@ -101,7 +109,7 @@ struct Shard {
   // Products of the slots that go side by side with the latents of a quad.
   __device__ __forceinline__ void products(Sums& sums, const char* latents, int quad) {
 #pragma unroll
-    for (int i = 0; i < C::groups; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
+    for (int i = 0; i < C::groups; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = start;
     const LatentOperand<C> operand(latents, lane);
     if constexpr (C::resident_slots > 0) {
       for_each_index<C::k_steps>([&](auto k) {
@@ -135,6 +143,9 @@ struct Shard {
   template <int Slot>
   __device__ __forceinline__ void begin_group(Sum (&sums)[C::quads][4], const char* latents) {
     uint32_t operand = shared_address(latents);
+    if constexpr (shifted)
+#pragma unroll
+      for (int q = 0; q < C::quads; ++q) sums[q][0] = sums[q][1] = sums[q][2] = sums[q][3] = start;
     if constexpr (Slot < C::resident_slots) {
       constexpr int before = C::shared_before(Slot);
       if constexpr (C::is_shared(Slot)) {
@@ -143,12 +154,12 @@ struct Shard {
           uint4 fragment[group_steps];
 #pragma unroll
           for (int k = 0; k < group_steps; ++k) fragment[k] = fragment_of(resident(before), first + k);
-          multiply_steps<group_steps>(sums, fragment, operand, first > 0);
+          multiply_steps<group_steps>(sums, fragment, operand, shifted || first > 0);
           operand += group_steps * C::operand_step_bytes;
           if (first + group_steps < C::k_steps) await_group(sums);
         }
       } else {
-        multiply_steps<C::k_steps>(sums, held[Slot - before], operand, false);
+        multiply_steps<C::k_steps>(sums, held[Slot - before], operand, shifted);
       }
     } else {
 #pragma unroll 1
@@ -158,7 +169,7 @@ struct Shard {
         uint4 fragment[C::entry_steps];
 #pragma unroll
         for (int k = 0; k < C::entry_steps; ++k) fragment[k] = fragment_of(entry, k);
-        multiply_steps<C::entry_steps>(sums, fragment, operand, part > 0);
+        multiply_steps<C::entry_steps>(sums, fragment, operand, shifted || part > 0);
         operand += C::entry_steps * C::operand_step_bytes;
         leave_part();
       }
@@ -192,7 +203,7 @@ struct Shard {
   template <int N>
   __device__ __forceinline__ void streamed_products(Sum (&sum)[N][4], const char* latents, int quad, bool last) {
 #pragma unroll
-    for (int q = 0; q < N; ++q) sum[q][0] = sum[q][1] = sum[q][2] = sum[q][3] = 0;
+    for (int q = 0; q < N; ++q) sum[q][0] = sum[q][1] = sum[q][2] = sum[q][3] = start;
     const LatentOperand<C> operand(latents, lane);
 #pragma unroll 1
     for (int part = 0; part < C::tile_entries; ++part) {

@@ -74,8 +74,7 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
                                             int lane, PhaseClock<C::probe>& clock) {
   using Best = typename Selection<C>::Best;
   const int quads = selection.quads();
-  const auto offer = [&](Best& best, int quad, bool first) {
-    best.template reduce<C::together>();
+  const auto offer = [&](const Best& best, int quad, bool first) {
     if (lane < C::together && 4 * quad + lane < selection.p.batch) leader.offer(best, step, 4 * quad + lane, first);
   };
   if constexpr (C::groups > 0) {
@@ -86,11 +85,7 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
       typename Shard<C>::Sums sums;
       shard.products(sums, latents, quad);
       clock.mark(0);
-      if constexpr (!Selection<C>::terms_ahead) selection.await();
-      Best best;
-      selection.offer(best, sums, latent, quad, step);
-      offer(best, quad, true);
-      if (quad + 1 < quads) selection.leave();
+      offer(selection.best_of(sums, latent, quad, step), quad, true);
     }
   }
   if constexpr (C::grouped) {
@@ -99,11 +94,11 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
     Best best[C::quads];
     typename Shard<C>::Sum sums[D][C::quads][4];
     uint32_t base[2][C::quads];  // asked for a slot ahead of its selection
-    if constexpr (D == 1) selection.load_pairs(base[0], 0, step);
+    if constexpr (D == 1) selection.base_logits.load_alone(base[0], 0, step);
     for_each_index<C::slots + D - 1>([&](auto i) {
       constexpr int done = i - (D - 1);
       if constexpr (D == 2 && done >= 0) shard.await_group(sums[done % D]);
-      if constexpr (i + 2 - D < C::slots) selection.load_pairs(base[(i + 2 - D) % 2], i + 2 - D, step);
+      if constexpr (i + 2 - D < C::slots) selection.base_logits.load_alone(base[(i + 2 - D) % 2], i + 2 - D, step);
       if constexpr (i < C::slots) shard.template begin_group<i>(sums[i % D], latents);
       if constexpr (D == 1) shard.await_group(sums[0]);
       clock.mark(0);
@@ -111,14 +106,14 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
       clock.mark(1);
     });
 #pragma unroll
-    for (int quad = 0; quad < C::quads; ++quad) offer(best[quad], quad, true);
+    for (int quad = 0; quad < C::quads; ++quad) best[quad].template reduce<C::together>(), offer(best[quad], quad, true);
   } else if constexpr (C::streamed_alone && C::streamed_slots > 0) {
     constexpr int N = C::quads < 4 ? C::quads : 4;
     Best best[C::quads];
     for_each_index<C::streamed_slots>([&](auto streamed) {
       constexpr int slot = C::resident_slots + streamed;
       uint32_t base[C::quads];
-      selection.load_pairs(base, slot, step);
+      selection.base_logits.load_alone(base, slot, step);
 #pragma unroll
       for (int quad = 0; quad < C::quads; quad += N) {
         if (quad >= quads) break;
@@ -128,7 +123,7 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
       }
     });
 #pragma unroll
-    for (int quad = 0; quad < C::quads; ++quad) offer(best[quad], quad, C::groups == 0);
+    for (int quad = 0; quad < C::quads; ++quad) best[quad].template reduce<C::together>(), offer(best[quad], quad, C::groups == 0);
   }
 }
 
@@ -146,19 +141,17 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
   typename RecurrenceOf<C>::type recurrence(p, shared + C::state_offset, warp, lane);
   PhaseClock<C::probe> clock;
   const bool leads = leader.leads();
-  // Warps that draw noise and multiply states while others exchange words.
+  // Warps that multiply states while others exchange words.
   const int idle = C::leaders < C::warps ? C::warps - C::leaders : C::warps;
   const int idle_number = C::leaders < C::warps ? warp - C::leaders : warp;
 
   // A leader asks for its latents before the shard's loads fill the queue, everybody for the row scales.
   selection.ask_scales(end_tile - first_tile);
   if (leads) leader.enter();
-  if constexpr (C::groups > 0) selection.fill();  // before the ring asks: finish_entry waits for what is older than the ring
+  selection.base_logits.enter();  // before the staging ring asks: finish_entry waits for what is older than that ring
   shard.begin_entry(p.matrix_stays_in_l2);
   for (int i = threadIdx.x; i < C::key_bytes / static_cast<int>(sizeof(typename Leader<C>::Key)); i += C::threads) leader.keys()[i] = 0;
   selection.enter();
-  if constexpr (C::rows > 2)
-    for (int ahead = 1; ahead < kPrefetchSteps; ++ahead) selection.prefetch(ahead);
   if constexpr (C::recurrent) recurrence.load();
   if constexpr (C::recurrent) wait_copies<0>();
   else shard.finish_entry();
@@ -168,58 +161,52 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
     const bool arrived = recurrence.advance(leader.tokens(), 0, 0, true, latents);
     if (!arrived && threadIdx.x == 0) *leader.halt() = 1;
   }
-  if constexpr (C::noise_ahead) selection.draw(0, warp, C::warps);
   shard.fetch_ahead();
-  if constexpr (C::groups > 0) selection.look_ahead();
+  selection.look_ahead(0);
   if constexpr (C::grouped) publish_operand();
   __syncthreads();
 
+  constexpr bool selects = C::probe != Probe::exchange && C::probe != Probe::state;
   clock.start();
   int step = 0;
   for (; step < p.steps; ++step) {
     const bool halted = *leader.halt();  // asked early, needed late: products of a halted walk harm nobody
-    if constexpr (C::probe != Probe::exchange && C::probe != Probe::state) select_best<C>(shard, selection, leader, latents, step, lane, clock);
+    if constexpr (selects) select_best<C>(shard, selection, leader, latents, step, lane, clock);
     if (halted) break;
     clock.mark(1);
     const bool more = step + 1 < p.steps;
-    constexpr bool selects = C::groups > 0 && C::probe != Probe::exchange && C::probe != Probe::state;
-    const auto fetch_next = [&] {
-      if constexpr (selects) selection.leave();
-      if constexpr (C::rows > 2) selection.prefetch(step + kPrefetchSteps);
+    const auto leave = [&] {
+      if constexpr (selects) selection.leave(step);
     };
     const auto look_ahead = [&] {
       shard.fetch_ahead();
       if constexpr (selects)
-        if (more) selection.look_ahead();
+        if (more) selection.look_ahead(step + 1);
     };
     const auto overlap = [&] {
-      if constexpr (C::noise_ahead)
-        if (more && idle_number >= 0) selection.draw(step + 1, idle_number, idle);
       if constexpr (C::recurrent)
         if (more && idle_number >= 0) recurrence.publish_products(leader.epoch, idle_number, idle);
     };
 
     bool agreed = true;
     if (!leads) {
-      // Noise of the next step is drawn over this step's, which slower warps may still be reading.
-      if constexpr (C::noise_ahead) barrier_sync(kKeysReady, C::threads);
-      else barrier_arrive(kKeysReady, C::threads);
+      barrier_arrive(kKeysReady, C::threads);
       ++leader.epoch;
-      fetch_next();
+      leave();
       overlap();
       look_ahead();
     } else {
       barrier_sync(kKeysReady, C::threads);
       if constexpr (C::probe == Probe::fixed_latent || C::probe == Probe::state) {
         ++leader.epoch;
-        fetch_next();
+        leave();
         if constexpr (C::leaders == C::warps) overlap();
         look_ahead();
         if (!C::wide && lane == 0) leader.keys()[((step + 1) & 1) * C::rows] = 0;
         if (blockIdx.x == 0 && warp == 0 && lane == 0) p.tokens[step] = 0;
       } else {
         leader.publish(step, first_tile * kTileRows);
-        fetch_next();
+        leave();
         if constexpr (C::leaders == C::warps) overlap();
         clock.mark(2);
         int token[Leader<C>::N];

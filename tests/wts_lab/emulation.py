@@ -63,6 +63,7 @@ class EmulatedWalk:
 
     def __call__(self, base, anchor, *, hidden=None, temperatures=None, noise=None, logits_out=None, seed=1, expected_blocks=None, max_polls=4000):
         """Tokens int64 ``[B, positions]``; arguments as of :class:`wts_lab.walk.Walk`."""
+        base = packing.in_pairs(base, self.shape.vocab_size)
         tokens = torch.full(base.shape[:2], -1, dtype=torch.int64)
         terms = None if self.shape.kind == "markov" else position_terms(self.weights.head, hidden)
         weights, workspace = self.weights, self.workspace

@@ -133,6 +133,14 @@ def test_noise_is_not_drawn_over_while_a_warp_still_reads_it(folder):
         assert walk(base, anchors, seed=seed, **options).tolist() == twin.tokens.tolist()
 
 
+def test_an_odd_vocabulary_is_walked_in_pairs(folder):
+    head = MarkovHead.random(247, 32, seed=5)
+    walk = EmulatedWalk(head, spec(2, 1, rows=8), GRID, folder)
+    base, anchors, _ = inputs(247, 5, STEPS, 2)
+    twin = expected_walks(head, base, anchors, precision="int8x2")
+    assert walk(base, anchors).tolist() == twin.tokens.tolist()
+
+
 @pytest.mark.parametrize("vocab", [1, 15, 241, 247])
 def test_odd_vocabularies_strides_maps_and_padding(vocab, folder):
     head = MarkovHead.random(vocab, 32, target_vocab_size=vocab + 9, padded_vocab_size=vocab + 30, seed=5)

@@ -132,3 +132,13 @@ def test_wrong_types_and_shapes_are_refused():
         packing.pack_scales(torch.ones(3, dtype=torch.float64))
     with pytest.raises(BadInput, match="1,048,576|1048576"):
         packing.check_vocab((1 << 20) + 1)
+
+
+@pytest.mark.parametrize(("width", "start", "vocab", "copied"), [(8, 0, 8, False), (8, 0, 6, False), (9, 0, 8, True), (8, 0, 7, True), (10, 1, 8, True)])
+def test_base_logits_are_copied_where_pairs_do_not_start_at_four_bytes(width, start, vocab, copied):
+    whole = torch.arange(2 * 3 * width, dtype=torch.bfloat16).reshape(2, 3, width)
+    base = whole[:, :, start:]
+    paired = packing.in_pairs(base, vocab)
+    assert (paired.data_ptr() != base.data_ptr()) == copied
+    assert torch.equal(paired[:, :, :vocab], base[:, :, :vocab])
+    assert not copied or (paired.stride(0) % 2 == paired.stride(1) % 2 == 0 and bool((paired[:, :, vocab:] == -torch.inf).all()))
