@@ -247,12 +247,24 @@ def _fitting(gpu: Gpu, request: _Request) -> Iterator[Placement]:
     slots, resident = request.slots, request.mode == "resident"
     fit = _shared_slots(gpu, request)
     for register_slots in range(slots + 1 if resident else 1):
+        if resident and _spills_whatever_streams(request, register_slots):
+            return
         left = slots - register_slots
         for staging_slots in range(min(left, fit) + 1):
             most = min(fit - staging_slots, left - (1 if staging_slots else 0)) if resident else 0
             candidates = (_placement(request, register_slots, shared_slots, staging_slots) for shared_slots in range(most, -1, -1))
             fitting = (one for one in candidates if one and capacity_problem(one, gpu, request.rank, request.precision, request.kernel) is None)
             yield from islice(fitting, 1)
+
+
+def _spills_whatever_streams(request: _Request, register_slots: int) -> bool:
+    """Whether that many register slots, and any more, spill however the rest is kept: sums of one quad, or of warpgroups, do not depend on what
+    streams, and a stream only takes more registers."""
+    kernel = request.kernel
+    if kernel.quads > 1 and not kernel.grouped:
+        return False
+    whole = Placement(request.warps, register_slots * request.warps, (request.slots - register_slots) * request.warps, 0, 0)
+    return registers_claim(whole, request.rank, request.precision, kernel).spills
 
 
 def _placement(request: _Request, register_slots: int, shared_slots: int, staging_slots: int) -> Placement | None:
