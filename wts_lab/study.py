@@ -97,8 +97,8 @@ class StudyRequest:
         for head in self.heads:
             if head.kind != "markov":
                 raise BadInput(
-                    f"{head.name} is a {head.kind} head; only markov heads can be walked, measured and modelled. "
-                    "Choose one, or give a vocabulary size and a rank"
+                    f"{head.name} is a {head.kind} head; a study is about markov heads. `wts-lab measure` times any kind, and "
+                    "`wts-lab tune --settings` makes settings for it"
                 )
         for state in self.l2_states:
             require_word("l2_state", state, L2_STATES)
