@@ -9,6 +9,7 @@ import typer
 
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu, recognise_gpu
+from cost_model.head import HEAD_KINDS
 from cost_model.paths import data_root
 from cost_model.workload import L2_STATES
 from wts_lab import cli_views
@@ -16,6 +17,7 @@ from wts_lab.cli_inputs import (
     STANDARD_STEPS, BatchOption, GpuHereOption, HeadsOption, JsonOption, L2StatesOption, ProcessesOption, RankOption, RepeatsOption,
     RoundingOption, StepsListOption, TemperatureOption, VocabsOption, heads_from, path_from, path_option, read_records, wholes_from, words_from,
 )
+from wts_lab.cli_measure import as_kind
 from wts_lab.cli_output import EXIT_FAILED, print_json, say, user_errors
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ def study(
     head: HeadsOption = None,
     vocab: VocabsOption = None,
     rank: RankOption = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help=f"Study the heads of --head as another kind, whose sizes they give: {', '.join(HEAD_KINDS)}.")
+    ] = None,
     steps: StepsListOption = STANDARD_STEPS,
     l2_state: L2StatesOption = ",".join(L2_STATES),
     batch: BatchOption = 1,
@@ -50,7 +55,7 @@ def study(
 
     with user_errors("no answer was written", out):
         request = StudyRequest(
-            gpu=gpu, heads=heads_from(head, vocab, rank, ()), steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])),
+            gpu=gpu, heads=tuple(as_kind(each, kind) for each in heads_from(head, vocab, rank, ())), steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])),
             batch=batch, temperature=temperature, rounding=rounding, processes=processes, repeats=repeats, live=live, records=records, out=out,
         )
         result = run_study(request, progress=True, on_stage=say)

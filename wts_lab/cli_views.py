@@ -164,7 +164,7 @@ def show_study(result: StudyResult, written: Written) -> None:
     for head in result.heads:
         state = shown_state(result, head)
         print_table(
-            f"Vocabulary {head.vocab_size:,}, rank {head.rank}, {', '.join(result.request.load)}, {state} L2",
+            f"{_kind(head)}vocabulary {head.vocab_size:,}, rank {head.rank}, {', '.join(result.request.load)}, {state} L2",
             ("way", "step\nmeasured", "95 % interval", "step\npredicted", "95 % interval", "entry\nmeasured", f"call of\n{result.request.longest} steps"),
             [_way_row(each, result.request.longest) for each in result.shown(head, state)],
         )
@@ -176,6 +176,11 @@ def show_study(result: StudyResult, written: Written) -> None:
         typer.echo(f"  {path}")
     for line in written.left_out:
         typer.echo(f"Note: {line}")
+
+
+def _kind(head: Head) -> str:
+    """Kind of a head that is no Markov head, to stand before its sizes."""
+    return "" if head.kind == "markov" else f"{head.kind} head, "
 
 
 def shown_state(result: StudyResult, head: object) -> str:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 PLACEMENT_COLUMNS = ("grid_blocks", *TILE_COLUMNS)
 WAY_COLUMNS = ("implementation", "variant", "mode", "precision", "rounding")
-SHAPE_COLUMNS = ("head_kind", "vocab_size", "target_vocab_size", "padded_vocab_size", "rank", "batch", "temperature")
+SHAPE_COLUMNS = (
+    "head_kind", "vocab_size", "target_vocab_size", "padded_vocab_size", "rank", "hidden_size", "gru_size", "candidate_pool", "batch", "temperature",
+)
 CONFIGURATION_COLUMNS = (*WAY_COLUMNS, *SHAPE_COLUMNS, "l2_state", *PLACEMENT_COLUMNS, "exchange")
 
 

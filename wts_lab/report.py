@@ -152,7 +152,7 @@ def _header(result: StudyResult, shown: Sequence[Comparison]) -> str:
     badges = [
         ("source", result.source),
         ("", result.gpu.name),
-        ("", " · ".join((f"V {head.vocab_size:,}", f"rank {head.rank}", *result.request.load))),
+        ("", " · ".join((*([] if head.kind == "markov" else [f"{head.kind} head"]), f"V {head.vocab_size:,}", f"rank {head.rank}", *result.request.load))),
         ("", L2_WORDS[_shown_state(result)]),
     ]
     spans = "".join(f"<span class='badge {kind}'>{html.escape(text)}</span>" for kind, text in badges)

@@ -22,7 +22,7 @@ from cost_model.settings import PREDICTED, REPLAYED
 from cost_model.workload import L2_STATES, Workload, require_whole, require_word
 from wts_lab.comparison import Comparison
 from wts_lab.recordings import NothingRecorded, Recording, read_recording, recording_of
-from wts_lab.study_answer import answer, recorded_heads
+from wts_lab.study_answer import answer, recorded_heads, shape_of_head, shape_of_row
 
 if TYPE_CHECKING:
     from cost_model.decide import Decision
@@ -67,7 +67,7 @@ class StudyRequest:
 
     Attributes:
         gpu: catalogue id or alias; None for the GPU in this machine, or the one recorded last.
-        heads: shapes to study; empty for the recorded ones on replay, and for V 151,936, rank 256 when measuring.
+        heads: shapes to study, of any kind, told apart by vocabulary and rank; empty for the recorded ones on replay, and for V 151,936, rank 256 when measuring.
         steps: walk lengths to time.
         l2_states: L2 states to time; the verdict uses `serving`.
         batch, temperature, rounding: rows walked together, their sampling temperature (0 is greedy; above it the step logits are kept, as
@@ -94,12 +94,10 @@ class StudyRequest:
     def __post_init__(self) -> None:
         for steps in self.steps:
             require_whole("steps", steps, 1, None)
-        for head in self.heads:
-            if head.kind != "markov":
-                raise BadInput(
-                    f"{head.name} is a {head.kind} head; a study is about markov heads. `wts-lab measure` times any kind, and "
-                    "`wts-lab tune --settings` makes settings for it"
-                )
+        sizes = [(head.vocab_size, head.rank) for head in self.heads]
+        if len(set(sizes)) < len(sizes):
+            told = ", ".join(head.name for head in self.heads)
+            raise BadInput(f"heads are {told}; a study tells them apart by vocabulary and rank, so study those that share both one after the other")
         for state in self.l2_states:
             require_word("l2_state", state, L2_STATES)
         if len(set(self.steps)) < MIN_LENGTHS:
@@ -315,10 +313,10 @@ def _recorded_lengths(
 
     Those asked for are taken where at least three were recorded of every head, else all recorded ones; a note says so.
     """
-    lengths: dict[tuple[int, int], set[int]] = {(head.vocab_size, head.rank): set() for head in heads}
+    lengths: dict[tuple, set[int]] = {shape_of_head(head): set() for head in heads}
     for row in recording.rows:
-        if (row["vocab_size"], row["rank"]) in lengths:
-            lengths[row["vocab_size"], row["rank"]].add(row["steps"])
+        if shape_of_row(row) in lengths:
+            lengths[shape_of_row(row)].add(row["steps"])
     recorded = set.intersection(*(found for found in lengths.values() if found)) if any(lengths.values()) else set()
     asked = set(request.steps)
     shown = sorted(asked & recorded) if len(asked & recorded) >= MIN_LENGTHS else sorted(recorded)

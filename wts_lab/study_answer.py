@@ -78,7 +78,7 @@ def answer(
     rows = recording.rows if recording is not None else []
     gathered = _Gathered(notes=list(notes))
     for head in heads:
-        of_head = [row for row in rows if _shape(row) == (head.kind, head.vocab_size, head.rank)]
+        of_head = [row for row in rows if shape_of_row(row) == shape_of_head(head)]
         if recording is not None and not of_head:
             gathered.notes.append(f"V {head.vocab_size:,}, rank {head.rank} was not recorded: predicted only")
         for l2_state in request.l2_states:
@@ -110,9 +110,17 @@ def answer(
     )
 
 
-def _shape(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    """What makes a recorded walk one of a head."""
-    return row["head_kind"], row["vocab_size"], row["rank"]
+SIZES = ("vocab_size", "rank", "hidden_size", "gru_size", "candidate_pool")
+
+
+def shape_of_row(row: Mapping[str, Any]) -> tuple:
+    """What makes a recorded walk one of a head: kind and sizes, None where the kind has none."""
+    return (row["head_kind"], *(row[name] for name in SIZES))
+
+
+def shape_of_head(head: Head) -> tuple:
+    """The same of a head."""
+    return (head.kind, *(getattr(head, name) for name in SIZES))
 
 
 def _what_is_measured(comparisons: Sequence[Comparison]) -> list[str]:

@@ -135,9 +135,27 @@ def test_a_missing_records_folder_is_refused_even_where_a_prediction_could_be_ma
         run_study(StudyRequest(gpu="b200-sxm", records=tmp_path / "nope"))
 
 
-def test_only_markov_heads_are_studied() -> None:
-    with pytest.raises(BadInput, match="domino-qwen3-4b is a domino head"):
-        StudyRequest(heads=(load_head("domino-qwen3-4b"),))
+def test_heads_that_share_vocabulary_and_rank_are_studied_one_after_the_other() -> None:
+    with pytest.raises(BadInput, match="heads are markov-151936-r256, domino-qwen3-4b; a study tells them apart by vocabulary and rank"):
+        StudyRequest(heads=(HEAD, load_head("domino-qwen3-4b")))
+
+
+def test_a_head_of_another_kind_is_studied_by_its_own_walks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Walks of a markov head, and of gated heads of another hidden size, lie in the same folder and take other times."""
+    from wts_lab.cli_views import show_study
+
+    folder = write_synthetic(tmp_path)
+    for day, (hidden, factor) in enumerate(((4096, 2.0), (2560, 3.0)), 1):
+        rows = [{**row, "head_kind": "gated", "hidden_size": hidden, "run_id": f"gated-{hidden}", "samples_us": [us * factor for us in row["samples_us"]]}
+                for row in synthetic_rows() if row["precision"] == "int8x2" or row["mode"] == "stepwise"]  # fmt: skip
+        write_walk(folder / GPU_ID / f"2026-02-0{day}-gated.parquet", rows)
+    gated = Head("gated-qwen3-8b", "gated", 151_936, 151_936, 151_936, 256, 4096)
+    studied = run_study(StudyRequest(records=folder, live=False, heads=(gated,)))
+    assert studied.decision.best.measured and studied.decision.best.call_us == pytest.approx(2 * (12 + 9 + 16 * 2.5), rel=0.02)
+    assert studied.decision.settings.fingerprint.head.as_dict() == {**gated.as_dict(), "name": "gated-151936-r256"}
+    show_study(studied, write_outputs(studied, tmp_path / "out"))
+    assert "gated head, vocabulary 151,936, rank 256, batch 1, greedy" in capsys.readouterr().out
+    assert "gated head · V 151,936 · rank 256" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_rows_of_another_kind_of_head_are_not_its_measurements(tmp_path: Path) -> None:
