@@ -7,6 +7,8 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import round as benchmark  # noqa: E402
+from cost_model.gpu import load_gpu  # noqa: E402
+from wts_lab.round_parts import RoundShape  # noqa: E402
 from wts_lab.round_plan import RoundCase  # noqa: E402
 
 
@@ -17,6 +19,19 @@ def test_the_cases_are_those_of_the_issue():
     assert {(case.concurrency, case.context_tokens) for case in cases} == {(batch, context) for batch in (1, 2, 4, 8, 16) for context in (1024, 8192)}
     assert {case.steps for case in cases} == {16} and all(case.engine for case in cases)
     assert [case.target for case in cases] == ["qwen3-4b"] * 10 + ["qwen3-8b"] * 10  # weights are drawn once for each
+
+
+def test_the_largest_round_fits_an_h200():
+    held = {}
+    for case in benchmark.declared(engine=True):
+        shape = RoundShape.of(case.drafter, case.steps, case.concurrency, case.context_tokens)
+        weights = 2 * (shape.target.layers * shape.target.layer_parameters + 2 * shape.target.output_parameters + shape.drafter.parameters(shape.target))
+        logits = 2 * case.concurrency * (shape.verified + shape.steps) * shape.target.vocab_size
+        held[case] = weights + shape.cache_bytes() + len(case.heads) * logits  # every graph of a whole round keeps logits of its own
+    largest = max(held, key=held.get)
+    assert (largest.target, largest.concurrency, largest.context_tokens) == ("qwen3-8b", 16, 8192)
+    assert shape.cache_bytes() == 16 * 4096 * (36 * 8209 + 5 * 8225)
+    assert 40e9 < held[largest] < 0.5 * load_gpu("h200-sxm").value("dram_visible_bytes")
 
 
 def test_a_plan_takes_the_engine_where_its_files_are_named(tmp_path):
