@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from cost_model import terms
+from cost_model.decide import extra_memory_bytes
 from cost_model.gpu import Gpu
 from cost_model.head import Head, walked_shape
 from cost_model.placement import PlanError, plan
@@ -30,7 +31,7 @@ class HeadMemory:
             and projector, in bf16.
         step_read_bytes: what a stepwise step reads: W2, or the candidates' rows of it, and own weights.
         resident_bytes: what a fused int8x2 step multiplies: W2 in int8, or the candidates' rows, and the state matrices. What of it stays on chip is read once a call.
-        fused_bytes: device memory that a fused walk takes beside the head: packed W2 with its scales, and the table of tokens.
+        fused_bytes: device memory that a fused walk takes beside the head: packed W2 with its scales, or one row's candidates, and the table of tokens.
     """
 
     head: Head
@@ -54,20 +55,17 @@ class HeadMemory:
 def head_memory(head: Head) -> HeadMemory:
     """Return the sizes of a head at batch 1.
 
-    W2 V × r × 2, W1 V_target × r × 2; own weights as `terms.head_weight_bytes`, state matrices as `terms.state_matrix_bytes`, a row of the table as
-    `terms.token_row_bytes`; a fused walk packs whole tiles and keeps four bytes of scale a row.
+    W2 V × r × 2, W1 V_target × r × 2; own weights as `terms.head_weight_bytes`, state matrices as `terms.state_matrix_bytes`, and what a fused walk adds as
+    `decide.extra_memory_bytes`.
     """
     hidden, gru = head.hidden_size or 0, head.gru_size or 0
     matrix = terms.matrix_bytes(head.padded_vocab_size, head.rank, PRECISION)
     table = terms.matrix_bytes(head.target_vocab_size, head.rank, PRECISION) if head.kind in TABLED_KINDS else 0
     own, walked = terms.head_weight_bytes(head.kind, head.rank, hidden, gru), walked_shape(head)
     rows = head.padded_vocab_size if head.candidate_pool is None else min(head.candidate_pool, head.vocab_size)
-    tiles, states = terms.tiles_of(head.padded_vocab_size), terms.state_matrix_bytes(head.kind, head.rank, gru)
-    packed = tiles * (terms.tile_bytes(head.rank, FUSED_PRECISION) + terms.TILE_ROWS * terms.BYTES_OF_FP32)
-    return HeadMemory(
-        head, matrix, table, own, terms.matrix_bytes(rows, head.rank, PRECISION) + own, terms.matrix_bytes(walked.padded_vocab_size, head.rank, FUSED_PRECISION) + states,
-        packed + head.target_vocab_size * terms.token_row_bytes(head.kind, head.rank, gru, FUSED_PRECISION) + states,
-    )
+    resident = terms.matrix_bytes(walked.padded_vocab_size, head.rank, FUSED_PRECISION) + terms.state_matrix_bytes(head.kind, head.rank, gru)
+    read = terms.matrix_bytes(rows, head.rank, PRECISION) + own
+    return HeadMemory(head, matrix, table, own, read, resident, extra_memory_bytes(head, "resident", FUSED_PRECISION))
 
 
 def on_chip_bytes(gpu: Gpu) -> float:

@@ -33,7 +33,9 @@ def test_domino_reads_the_targets_embedding_and_with_candidates_only_their_rows(
     assert whole.table_bytes == 0 and whole.own_bytes == pooled.own_bytes == own
     assert (whole.step_read_bytes, pooled.step_read_bytes) == (2 * V * R + own, 2 * POOL * R + own)
     assert (whole.resident_bytes, pooled.resident_bytes) == (V * R + states, (POOL + 1) * R + states)
-    assert whole.fused_bytes == pooled.fused_bytes == PACKED + V * 2 * 3 * GRU + states
+    table, projector = V * 2 * 3 * GRU, 2 * R * GRU
+    assert whole.fused_bytes == PACKED + table + projector
+    assert pooled.fused_bytes == (POOL + 16) * (R + 4) + table + projector, "the candidates and one row more fill whole tiles"
 
 
 def test_padding_and_separate_vocabularies_count_where_they_are_stored() -> None:
