@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cost_model.workload import Workload
 
 STEPS = (1, 7, 16)
-PROCESSES, REPEATS = 2, 40
-"""A quick look; a record that others shall rest on is made by `wts-lab measure` or `benchmarks.run`."""
+PROCESSES, REPEATS = 1, 40
+"""A quick look, whose intervals know nothing of other processes; records that others shall rest on are made by `wts-lab measure`."""
 
 
 @dataclass(frozen=True)
