@@ -108,10 +108,17 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=spot[0], y=spot[1], button="left", clickCount=1)
 
-    def press(self, key: str, code: int) -> None:
-        """Press and release a key, which goes to whatever has the focus."""
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """Press and release a key, which goes to whatever has the focus; `text` is what it types."""
+        for kind, typed in (("keyDown", {"text": text} if text else {}), ("keyUp", {})):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **typed)
+
+    def type(self, text: str) -> None:
+        """Type a text, a new line as Enter, into whatever has the focus."""
+        for line in text.splitlines(keepends=True):
+            self.call("Input.insertText", text=line.rstrip("\n"))
+            if line.endswith("\n"):
+                self.press("Enter", 13, "\r")
 
     def download_into(self, folder: Path) -> None:
         """Keep what the page offers for download in a folder, without asking."""

@@ -23,6 +23,13 @@ ERRORS = (
 """JavaScript for what failed cells say."""
 
 
+STEP_SLIDER = (
+    "[...document.querySelectorAll('.widget-inline-hbox')].find(box => box.querySelector('label')?.textContent.startsWith('Walk length'))"
+    ".querySelector('[role=slider], .noUi-handle')"
+)
+"""JavaScript for what the keys move of the slider for steps."""
+
+
 def plot(title: str, within: str = "document") -> str:
     """JavaScript for the figure whose title holds these words."""
     return f"[...{within}.querySelectorAll('.js-plotly-plot')].find(each => each.layout?.title?.text?.includes({title!r}))"

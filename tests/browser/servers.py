@@ -29,6 +29,8 @@ def jupyter_lab(notebooks: Path) -> Iterator[Callable[[str], str]]:
     settings = root / "config" / "labconfig" / "page_config.json"
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}))
+    every_cell = {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}  # cells out of sight are drawn, too
+    (settings.parent / "default_setting_overrides.json").write_text(json.dumps(every_cell))
     words = [
         "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}",
         f"--ServerApp.root_dir={notebooks}", "--LabApp.expose_app_in_browser=True",

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.browser.devtools import Browser
-from tests.browser.test_quickstart import DOCUMENT
-from wts_lab.report import find_browser
+from tests.browser.lab import START_S, STEP_SLIDER, button, folded, plot, run_notebook, write_notebook
 
 SOURCE = "from wts_lab.ui.explorer import explorer_panel\npanel, handles = explorer_panel()\npanel"
 NOTEBOOK = "explorer.ipynb"
-STEP_SLIDER = (
-    "[...document.querySelectorAll('.widget-inline-hbox')].find(box => box.querySelector('label')?.textContent.startsWith('Walk length'))"
-    ".querySelector('[role=slider], .noUi-handle')"
-)
-
-
-def plot(title: str) -> str:
-    """JavaScript for the figure whose title holds these words."""
-    return f"[...document.querySelectorAll('.js-plotly-plot')].find(each => each.layout.title.text.includes({title!r}))"
-
-
-def button(caption: str) -> str:
-    """JavaScript for the button of that caption."""
-    return f"[...document.querySelectorAll('button.jupyter-button')].find(each => each.textContent.trim() === {caption!r})"
-
-
-def folded(title: str) -> str:
-    """JavaScript for the heading of that title, which unfolds what is under it."""
-    return f"[...document.querySelectorAll('[class*=Collapse-header]')].find(each => each.textContent.includes({title!r}))"
 
 
 def wait_for_file(folder: Path, suffix: str, timeout_s: float = 30.0) -> Path:
@@ -47,18 +26,12 @@ def wait_for_file(folder: Path, suffix: str, timeout_s: float = 30.0) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(lab, lab_root: Path):
-    """The explorer, opened in a notebook and a browser of its own: one that leaves an unsaved notebook asks whether it may."""
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    cell = {"cell_type": "code", "id": "one", "metadata": {}, "execution_count": None, "outputs": [], "source": SOURCE}
-    (lab_root / NOTEBOOK).write_text(json.dumps({"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}))
-    with Browser(find_browser()) as browser:
-        browser.open(lab(NOTEBOOK))
-        browser.wait_for(f"window.jupyterapp !== undefined && ({DOCUMENT})?.context?.path === {NOTEBOOK!r}", "opening the notebook", 120)
-        browser.wait_for(f"({DOCUMENT})?.sessionContext?.session?.kernel?.status === 'idle'", "the kernel's start", 120)
-        browser.run("void jupyterapp.commands.execute('notebook:run-all-cells')")
-        browser.wait_for("document.querySelectorAll('.js-plotly-plot').length === 6", "the explorer's six figures", 120)
-        yield browser
+def page(lab, lab_root: Path, browser: Browser) -> Browser:
+    """The explorer, opened in a notebook of its own."""
+    write_notebook(lab_root, NOTEBOOK, SOURCE)
+    run_notebook(browser, lab(NOTEBOOK), NOTEBOOK)
+    browser.wait_for("document.querySelectorAll('.js-plotly-plot').length === 6", "the explorer's six figures", START_S)
+    return browser
 
 
 def test_a_slider_moved_by_keys_changes_every_figure_in_place(page) -> None:
@@ -71,6 +44,11 @@ def test_a_slider_moved_by_keys_changes_every_figure_in_place(page) -> None:
     page.wait_for(f"({plot('complete call')}).layout.xaxis.range[1] < 13", "the call figure's twelve steps")
     page.wait_for(f"({plot('walk in time')}).data[0].x.length === 13", "an entry and twelve steps")
     assert page.run(outline) == 2, "what did not change stays drawn"
+
+
+def test_figures_are_as_wide_as_their_column(page) -> None:
+    apart = "[...document.querySelectorAll('.js-plotly-plot')].map(each => Math.abs(each._fullLayout.width - each.closest('.wts-figure').clientWidth))"
+    page.wait_for(f"({apart}).every(gap => gap < 2)", "every figure filling its column")
 
 
 def test_pictures_of_a_figure_are_downloaded(page, tmp_path: Path) -> None:

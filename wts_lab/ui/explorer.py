@@ -21,7 +21,7 @@ from wts_lab.ui.handles import PanelHandles, panel_parts, take_away
 from wts_lab.ui.requests import MAX_PINS, ExplorerRequest, PanelRequest
 from wts_lab.ui.roofline_figure import roofline_spec
 from wts_lab.ui.step_figure import SHORT_BAR_WORDS, step_terms_spec
-from wts_lab.ui.tables import configurations_table, panel_html
+from wts_lab.ui.tables import configurations, rows_html
 from wts_lab.ui.tier_figure import memory_tiers_spec
 from wts_lab.ui.timeline_figure import timeline_spec
 
@@ -107,7 +107,7 @@ def _show(handles: ExplorerHandles, request: ExplorerRequest) -> None:
     for name, spec in explorer_specs(shown, pinned).items():
         handles.figures[name].show(spec)
     handles.exploration = shown
-    handles.table.value = panel_html(configurations_table([("shown", shown), *pinned]))
+    handles.table.value = rows_html(*configurations([("shown", shown), *pinned]))
     handles.notes.value = _notes_html(shown)
     handles.pin_button.disabled = len(request.pinned) == MAX_PINS
     handles.unpin_button.disabled = not request.pinned

@@ -1,7 +1,7 @@
 """Figures of the lab, one function a figure: results in, a plotly figure out.
 
 Each figure is first a *spec*: plain data (`{"data": [...], "layout": {...}}`, plotly's own JSON form).  `draw` turns a spec into a
-plotly figure; a live panel keeps the spec and sends only what changed.  Plotly is imported by `draw` alone.
+plotly figure; a live panel keeps the spec and sends only what changed.  Plotly is imported when the first is drawn.
 
 Colours are those of Okabe and Ito, told apart by colour-blind readers; marker shapes and line styles repeat every difference.
 In every figure a dashed line or a pale band is a prediction, a solid line or a filled marker is a measurement, and a hollow
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cost_model.units import format_us
 from cost_model.workload import REFERENCE
+from wts_lab.ui.plotly_import import graph_objects
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -70,9 +71,7 @@ def style_of(comparison: Comparison) -> Style:
 
 def draw(spec: Spec) -> go.Figure:
     """The plotly figure of a spec."""
-    import plotly.graph_objects as go
-
-    return go.Figure(spec)
+    return graph_objects().Figure(spec)
 
 
 def layout(height_px: int, **more: Any) -> Spec:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SIZE_FIELDS = ("vocab_size", "rank")
 ERROR_COLOUR, QUIET_COLOUR = "#b42318", "#6b7280"
-WIDTH, CAPTION_WIDTH = "350px", "158px"
+WIDTH, CAPTION_WIDTH, COLUMN_WIDTH = "366px", "178px", "380px"
 
 
 class RequestForm:
@@ -145,7 +145,7 @@ def side_by_side(left: Sequence[ipywidgets.Widget], right: Sequence[ipywidgets.W
     """A column of controls, and the rest of the width for figures."""
     import ipywidgets as widgets
 
-    column = widgets.VBox(list(left), layout=widgets.Layout(width="370px", min_width="370px"))
+    column = widgets.VBox(list(left), layout=widgets.Layout(width=COLUMN_WIDTH, min_width=COLUMN_WIDTH))
     wide = widgets.VBox(list(right), layout=widgets.Layout(flex="1 1 auto", min_width="0"))
     return widgets.HBox([column, wide])
 

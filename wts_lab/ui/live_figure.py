@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wts_lab.ui.figures import Spec, draw
+from wts_lab.ui.plotly_import import graph_objects
 
 if TYPE_CHECKING:
     import ipywidgets
@@ -34,6 +35,9 @@ export default { render({ el }) {
 """
 """JavaScript that gives a figure the width of its column: plotly draws one before it is on the page, and then listens to the window only."""
 
+UNTEMPLATED = {"layout": {"template": "none"}}
+"""A new figure; plotly would give it a template first, which takes longer than all else and which no spec uses."""
+
 CONFIG = {"responsive": True, "displaylogo": False}
 
 
@@ -47,13 +51,13 @@ class FigureHolder(Protocol):
         """Show this spec instead of the present figure."""
 
 
+@functools.cache
 def probe_figure_widget() -> str | None:
-    """None when live figures work here, else the reason in words."""
+    """None when live figures work in this process, else the reason in words."""
     try:
         import anywidget  # noqa: F401  (FigureWidget falls over later, and less clearly, without it)
-        import plotly.graph_objects as go
 
-        go.FigureWidget()
+        graph_objects().FigureWidget(UNTEMPLATED)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
@@ -72,9 +76,8 @@ def _figure_type() -> type[go.FigureWidget]:
     Plotly's own keeps the state of its first moment and sends changes to browsers that listen already.  A page that connects
     later, as Voila's does and a reloaded one, asks for the whole state, and would be shown an empty figure.
     """
-    import plotly.graph_objects as go
 
-    class WholeFigureWidget(go.FigureWidget):
+    class WholeFigureWidget(graph_objects().FigureWidget):
         def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
             state = super().get_state(key, drop_defaults)
             if key is None and "_data" in vars(self):  # the widget opens before it holds a figure
@@ -105,7 +108,7 @@ class LiveFigure:
     def __init__(self) -> None:
         import ipywidgets as widgets
 
-        self.figure = _figure_type()()
+        self.figure = _figure_type()(UNTEMPLATED)
         self.figure._config = CONFIG
         self.widget = widgets.VBox([self.figure, _fit_type()()], layout=widgets.Layout(min_width="0", overflow="hidden"))
         self.widget.add_class("wts-figure")
@@ -137,9 +140,8 @@ class StaticFigure:
 
     def __init__(self, reason: str) -> None:
         import ipywidgets as widgets
-        import plotly.graph_objects as go
 
-        self.figure = go.Figure()
+        self.figure = graph_objects().Figure()
         self.output = widgets.Output()
         self.note = widgets.HTML(
             f"<small>Static figure: live ones do not work here ({html.escape(reason)}). Install anywidget and reload the page.</small>"

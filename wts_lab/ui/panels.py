@@ -127,14 +127,14 @@ def _make_handles(parts: dict[str, Any]) -> Handles:
 
 
 def _arrange(handles: Handles) -> ipywidgets.Widget:
-    """Controls and run on the left, figures of times on the right; below them what the run found, memory tiers and messages."""
+    """Controls and run on the left, figures of times on the right with what the run found; memory tiers and messages below."""
     import ipywidgets as widgets
 
     buttons = widgets.HBox([handles.run_button, handles.cancel_button])
     left = [handles.form.widget, buttons, handles.progress, handles.status]
     times, terms, tiers = (handles.figures[name].widget for name in FIGURES)
     log = titled("Messages of the run", handles.log)
-    return widgets.VBox([side_by_side(left, [times, terms]), handles.summary, tiers, log, *take_away(handles)])
+    return widgets.VBox([side_by_side(left, [times, handles.summary, terms]), tiers, log, *take_away(handles)])
 
 
 def write_record(rows: Sequence[live.Row], out: Path) -> Path:

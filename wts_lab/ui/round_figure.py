@@ -21,7 +21,7 @@ ROUND_WORDS = "line: gain over the engine's fastest path · band: its 95 % inter
 
 
 def break_even_figure(curve: Sequence[BreakEven], rest_us: float, *, title: str = "What a faster head gives a round", height_px: int = 420) -> go.Figure:
-    """Gain (per cent, tokens a second) over verify and backbone time (microseconds, logarithmic), with the round at `rest_us` marked."""
+    """Gain (per cent, tokens a second) over verify and backbone time (microseconds, logarithmic), joined as the schedule does, with the round at `rest_us` marked."""
     return draw(break_even_spec(curve, rest_us, title=title, height_px=height_px))
 
 
@@ -42,7 +42,7 @@ def break_even_spec(curve: Sequence[BreakEven], rest_us: float, *, title: str = 
                 x=xs,
                 y=[_percent(each.gain) for each in curve],
                 line=dict(color=style.colour, width=2.2),
-                hovertemplate="%{y:.2f} % where verify and backbone take %{x:,.0f} µs<extra></extra>",
+                hovertemplate="%{y:.2f} % where the rest of the round takes %{x:,.0f} µs<extra></extra>",
             ),
             dict(common, name="no gain", mode="lines", x=[xs[0], xs[-1]] if xs else [], y=[0, 0] if xs else [], line=dict(color=QUIET, dash="dash", width=1.2)),
             dict(
@@ -63,10 +63,19 @@ def break_even_spec(curve: Sequence[BreakEven], rest_us: float, *, title: str = 
             showlegend=False,
             margin=dict(l=76, r=40, t=top_px(ROUND_WORDS), b=60),
             annotations=[] if curve else [missing],
-            xaxis=axis("verify and backbone [µs], log scale", type="log", exponentformat="none"),
+            xaxis=axis("round without its head [µs], log scale", type="log", **_ticks(xs)),
             yaxis=axis("gain in tokens a second [%]"),
         ),
     )
+
+
+def _ticks(xs: Sequence[float]) -> Spec:
+    """1, 2 and 5 of each power of ten along an axis, in full; nothing without a curve."""
+    if not xs:
+        return {}
+    powers = range(math.floor(math.log10(min(xs))), math.ceil(math.log10(max(xs))) + 1)
+    ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5) if min(xs) <= digit * 10.0**power <= max(xs)]
+    return dict(tickvals=ticks, ticktext=[f"{tick:,.10g}" for tick in ticks])
 
 
 def _percent(share: float) -> float:

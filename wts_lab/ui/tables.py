@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING
 
 from cost_model.tables import signed_percent
@@ -32,13 +33,15 @@ def panel_html(table: pandas.DataFrame) -> str:
 
 def view_html(view: tuple[str, tuple[str, ...], list[tuple[str, ...]]]) -> str:
     """A table of `wts_lab.round_views` (title, columns, rows of text) as a panel shows it."""
-    import html
-
-    import pandas
-
     title, columns, rows = view
-    table = pandas.DataFrame(rows, columns=columns).set_index(columns[0])
-    return f"<p style='margin:10px 0 2px'><b>{html.escape(title)}</b></p>{panel_html(table)}"
+    return f"<p style='margin:10px 0 2px'><b>{html.escape(title)}</b></p>{rows_html(columns, rows)}"
+
+
+def rows_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows of text as a panel shows them, the first of each as its heading; as `panel_html`, without pandas."""
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr><th>{html.escape(first)}</th>{''.join(f'<td>{html.escape(cell)}</td>' for cell in rest)}</tr>" for first, *rest in rows)
+    return f"{PANEL_STYLE}<table class='dataframe wts-table'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def prediction_table(prediction: Prediction) -> pandas.DataFrame:
@@ -90,12 +93,10 @@ def run_table(comparisons: Iterable[Comparison], rows: Sequence[Mapping]) -> pan
         found.append(
             (
                 each.label,
-                format_us(fit.step_us if known else None),
-                format_interval_us(fit.step_us_low, fit.step_us_high) if known else "n/a",
+                f"{format_us(fit.step_us)} ({format_interval_us(fit.step_us_low, fit.step_us_high)})" if known else "n/a",
                 format_us(prediction.step_us if prediction else None),
                 signed_percent(prediction.step_us / fit.step_us - 1) if known and prediction else "n/a",
-                format_us(fit.entry_us if known else None),
-                format_interval_us(fit.entry_us_low, fit.entry_us_high) if known else "n/a",
+                f"{format_us(fit.entry_us)} ({format_interval_us(fit.entry_us_low, fit.entry_us_high)})" if known else "n/a",
                 _residual(fit) if known else (fit.reason if fit else "too few walk lengths"),
                 _shares(own, "tokens_match"),
                 _shares(own, "tokens_agree_reference"),
@@ -103,7 +104,7 @@ def run_table(comparisons: Iterable[Comparison], rows: Sequence[Mapping]) -> pan
                 _throttling(own),
             )
         )
-    titles = ["walk", "step", "interval", "step, predicted", "error", "entry", "interval", "largest residual"]
+    titles = ["walk", "step (95 % interval)", "predicted", "error", "entry (95 % interval)", "largest residual"]
     titles += ["tokens as the twin's", "as in bf16", "clock", "throttling"]
     return pandas.DataFrame(found, columns=titles).set_index("walk")
 
@@ -144,6 +145,12 @@ def configurations_table(explored: Iterable[tuple[str, Exploration]]) -> pandas.
     """Configurations side by side, one a row: what was asked, and the predicted step, entry and call of the chosen walk."""
     import pandas
 
+    columns, rows = configurations(explored)
+    return pandas.DataFrame(rows, columns=columns).set_index(columns[0])
+
+
+def configurations(explored: Iterable[tuple[str, Exploration]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows of `configurations_table`."""
     rows = []
     for name, each in explored:
         prediction, workload = each.chosen.prediction, each.workload
@@ -161,8 +168,7 @@ def configurations_table(explored: Iterable[tuple[str, Exploration]]) -> pandas.
                 format_us(prediction.call_us()),
             )
         )
-    titles = ["", "configuration", "walk", "step", "95 % interval", "physical floor", "entry", "call"]
-    return pandas.DataFrame(rows, columns=titles).set_index("")
+    return ("", "configuration", "walk", "step", "95 % interval", "physical floor", "entry", "call"), rows
 
 
 def placements_table(placed: Iterable[Placed]) -> pandas.DataFrame:
