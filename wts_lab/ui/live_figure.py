@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import html
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from wts_lab.ui.figure_widget import UNTEMPLATED, new_figure
 from wts_lab.ui.figures import Spec, draw
 from wts_lab.ui.plotly_import import graph_objects
 
@@ -34,9 +35,6 @@ export default { render({ el }) {
 } };
 """
 """JavaScript that gives a figure the width of its column: plotly draws one before it is on the page, and then listens to the window only."""
-
-UNTEMPLATED = {"layout": {"template": "none"}}
-"""A new figure; plotly would give it a template first, which takes longer than all else and which no spec uses."""
 
 CONFIG = {"responsive": True, "displaylogo": False}
 
@@ -70,26 +68,6 @@ def hold_figure() -> FigureHolder:
 
 
 @functools.cache
-def _figure_type() -> type[go.FigureWidget]:
-    """A FigureWidget whose whole state is the figure as it is now.
-
-    Plotly's own keeps the state of its first moment and sends changes to browsers that listen already.  A page that connects
-    later, as Voila's does and a reloaded one, asks for the whole state, and would be shown an empty figure.
-    """
-
-    class WholeFigureWidget(graph_objects().FigureWidget):
-        def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
-            state = super().get_state(key, drop_defaults)
-            if key is None and "_data" in vars(self):  # the widget opens before it holds a figure
-                figure = self.to_dict()
-                for name, value in (("_widget_data", figure["data"]), ("_widget_layout", figure["layout"])):
-                    state[name] = self.trait_metadata(name, "to_json")(value, self)
-            return state
-
-    return WholeFigureWidget
-
-
-@functools.cache
 def _fit_type() -> type[ipywidgets.Widget]:
     """The widget class that keeps a figure as wide as its column; made when first wanted, for it needs anywidget."""
     import anywidget
@@ -108,8 +86,7 @@ class LiveFigure:
     def __init__(self) -> None:
         import ipywidgets as widgets
 
-        self.figure = _figure_type()(UNTEMPLATED)
-        self.figure._config = CONFIG
+        self.figure = new_figure(CONFIG)
         self.widget = widgets.VBox([self.figure, _fit_type()()], layout=widgets.Layout(min_width="0", overflow="hidden"))
         self.widget.add_class("wts-figure")
         self._shown: Spec = {"data": [], "layout": {}}
