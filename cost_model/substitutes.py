@@ -164,7 +164,8 @@ def substitutes(gpu: Gpu, head: Head, workload: Workload, alternatives: Alternat
         rows.append(_row(f"engine's fastest: {after.name}", fastest, head, before, after, rest))
     rows += [_row(name, found, head, before, _option(found, known), rest) for name, found in ways.items() if found]
     for name, shape, note in _approximations(head, alternatives):
-        cheap, fused = engine_predictions(gpu, shape, workload, implementation)[1], _fused(gpu, shape, workload, "resident", "int8x2")
+        asked = workload if shape.candidate_pool is None else replace(workload, logits_kept=False)  # a pool has no logits of the vocabulary to keep
+        cheap, fused = engine_predictions(gpu, shape, asked, implementation)[1], _fused(gpu, shape, asked, "resident", "int8x2")
         rows.append(_row(f"{name}, engine", cheap, shape, before, _option(cheap), rest, note))
         rows += [_row(f"{name}, resident int8x2", fused, shape, before, _option(fused), rest, note)] if fused else []
     return tuple(rows), _shards(gpu, head, workload, alternatives, fastest, ways, implementation)

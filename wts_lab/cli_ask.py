@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,7 +149,10 @@ def decide(
     l2_state: L2StateOption = "serving",
     verify_us: Annotated[str | None, measured_option("--verify-us", "The target's pass over a drafted block.")] = None,
     backbone_us: Annotated[str | None, measured_option("--backbone-us", "The parallel drafter's pass, with its base logits.")] = None,
+    base_logits_us: Annotated[str | None, measured_option("--base-logits-us", "The draft's output projection, where it was timed apart.")] = None,
     accepted_length: Annotated[str | None, measured_option("--accepted-length", "Tokens that a round yields on average.")] = None,
+    schedule: Annotated[str, typer.Option("--schedule", help="serial, or overlapped: the draft runs beside verify, as in DPara.")] = "serial",
+    hidden_share: Annotated[str | None, measured_option("--hidden-share", "Overlapped: part of the shorter of both that is hidden; all if left out.")] = None,
     out: Annotated[Path | None, path_option("--out", "Write the settings to this file.")] = None,
     check: Annotated[Path | None, path_option("--check", "Only check that a settings file holds for this GPU and head.")] = None,
     as_json: JsonOption = False,
@@ -166,7 +170,8 @@ def decide(
                 print_json(settings)
             return
         workload = Workload(batch, steps, temperature, rounding=rounding, l2_state=l2_state, logits_kept=temperature > 0)
-        decision = _decision(chip, shape, workload, records, _round(verify_us, backbone_us, accepted_length, steps, batch))
+        rest = _round(verify_us, backbone_us, accepted_length, steps, batch)
+        decision = _decision(chip, shape, workload, records, _joined(rest, base_logits_us, schedule, hidden_share))
         if out is not None:
             from cost_model.settings import write_settings
 
@@ -210,6 +215,19 @@ def recorded(gpu: Gpu, records: list[Path], workload: Workload | None = None) ->
     if workload is not None:
         recording = recording.about(workload.batch, workload.temperature, workload.rounding)
     return [] if recording.frame.empty else fit_frame(recording.frame), known_environment(describe_origin(recording.rows))
+
+
+def _joined(rest: Round | None, base_logits_us: str | None, schedule: str, hidden_share: str | None) -> Round | None:
+    """The round with its base logits and schedule."""
+    if rest is None:
+        if base_logits_us is not None or hidden_share is not None or schedule != "serial":
+            raise BadInput("--base-logits-us, --schedule and --hidden-share are about a round; give --verify-us, --backbone-us and --accepted-length too")
+        return None
+    if schedule == "serial" and hidden_share is not None:
+        raise BadInput("--hidden-share was given with a serial round, in which nothing is hidden; leave it out, or choose --schedule overlapped")
+    base, base_ends = measured_from("--base-logits-us", base_logits_us) if base_logits_us is not None else (0.0, None)
+    share, share_ends = measured_from("--hidden-share", hidden_share) if hidden_share is not None else (1.0, None)
+    return replace(rest, base_logits_us=base, base_logits_interval_us=base_ends, schedule=schedule, hidden_share=share, hidden_share_interval=share_ends)
 
 
 def _round(verify_us: str | None, backbone_us: str | None, accepted_length: str | None, steps: int, batch: int) -> Round | None:

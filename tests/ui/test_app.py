@@ -60,3 +60,23 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match="Voila, which is not installed"):
         page.serve(None, 8866, False)
+
+
+def test_a_decision_keeps_its_own_state_and_gives_none_away(tmp_path: Path) -> None:
+    tab, opened = lab_app(ExplorerRequest(steps=2, mode="streaming", precision="bf16", l2_state="cold"), records=write_synthetic(tmp_path / "records"), out=tmp_path)
+    tab.selected_index = 3
+    decision = opened["Decide"].request
+    assert (decision.steps, decision.l2_state, decision.accepted_length) == (2, "serving", "3")
+    opened["Decide"].controls["steps"].value = 6
+    tab.selected_index = 0
+    shown = opened["Explore"].request
+    assert (shown.steps, shown.mode, shown.precision, shown.l2_state) == (6, "streaming", "bf16", "cold")
+
+
+def test_a_walk_too_short_for_the_accepted_length_leaves_the_decision_and_says_why(tmp_path: Path) -> None:
+    tab, opened = lab_app(records=write_synthetic(tmp_path / "records"), out=tmp_path)
+    tab.selected_index = 3
+    tab.selected_index = 0
+    opened["Explore"].controls["steps"].value = 1
+    tab.selected_index = 3
+    assert "numbers from 1 to 2" in opened["Decide"].form.message.value and opened["Decide"].request.steps == 16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 from pathlib import Path
 
 import pandas
@@ -82,3 +84,68 @@ def test_without_a_record_the_answer_is_predicted_only(records: Path, tmp_path: 
     _, handles = decision_panel(DecisionRequest(vocab_size=129_280, target="a <b>model"), records=records, out=tmp_path)
     assert "predicted only" in handles.verdict.value and "a &lt;b&gt;model" in handles.verdict.value
     assert DecisionRequest.load(handles.request.save(tmp_path / "d.json")) == handles.request
+
+
+def test_a_decision_is_that_of_its_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("typer")
+    from tests.command_line import run
+
+    (tmp_path / "h100-sxm").mkdir()  # a folder without records of this GPU
+    asked = dict(steps=7, batch=4, verify_us="9000:8500:9600", backbone_us="900", base_logits_us="100", accepted_length="3:2:4")
+    for more in ({}, {"schedule": "overlapped", "hidden_share": 0.5}, {"temperature": 0.7}, {"drafter": "dspark-qwen3-8b", "head": "dspark-qwen3-8b"}):
+        request = DecisionRequest(**asked, **more)
+        _, handles = decision_panel(request, records=tmp_path, out=tmp_path)
+        said = json.loads(run(*request.command().split()[1:], "--json").stdout)
+        decision = handles.answer.decision
+        told = said.get("decision", said)
+        assert told["verdict"] == decision.verdict and told["gain"]["gain"] == pytest.approx(decision.gain.gain), request.command()
+        assert told["gain"]["round_us_after"] == pytest.approx(decision.gain.round_us_after)
+
+
+def test_a_released_drafter_brings_its_shapes_and_estimates_what_is_left_empty(handles: DecisionHandles, tmp_path: Path) -> None:
+    handles.controls["drafter"].value = "dspark-qwen3-8b"
+    request = handles.request
+    assert (request.head, request.target, request.steps) == ("dspark-qwen3-8b", "qwen3-8b", 7) and handles.controls["steps"].value == 7
+    given_us = handles.answer.rest.rest_us
+    assert given_us > 22_000  # base logits are estimated, too
+    for name in ("verify_us", "backbone_us"):
+        handles.controls[name].value = ""
+    phases = handles.answer.round_answer.phases
+    assert {phase.basis for phase in phases.values()} == {"estimated from a roofline"}
+    assert handles.answer.rest.rest_us == pytest.approx(sum(phase.time_us for phase in phases.values()))
+    assert handles.answer.rest.rest_us < given_us
+    assert "Device memory" in handles.table.value and "estimated from a roofline" in handles.table.value
+    handles.write_button.click()
+    assert (tmp_path / "decision.md").read_text().startswith("# dspark-qwen3-8b")
+    handles.controls["drafter"].value = "own round"
+    assert "choose a drafter" in handles.form.notes["verify_us"].value and handles.request.drafter == "dspark-qwen3-8b"
+
+
+def test_concurrency_is_the_batch_of_the_walk_and_of_the_round(handles: DecisionHandles) -> None:
+    handles.controls["batch"].value = 8
+    gain, rest = handles.answer.decision.gain, handles.answer.rest
+    assert handles.controls["batch"].description == "Concurrency [sequences]" and rest.concurrency == 8
+    assert gain.tokens_per_s_after == pytest.approx(8 * 4 / gain.round_us_after * 1e6)
+    assert {prediction.workload.batch for prediction in handles.answer.predictions} == {8}
+
+
+def test_an_overlapped_round_hides_the_share_that_is_said(handles: DecisionHandles) -> None:
+    serial_us = handles.answer.rest.rest_us
+    handles.controls["schedule"].value = "overlapped"
+    assert handles.answer.rest.rest_us == pytest.approx(serial_us - 2_000)
+    handles.controls["hidden_share"].value = 0.25
+    assert handles.answer.rest.rest_us == pytest.approx(serial_us - 500)
+    assert handles.answer.curve[len(handles.answer.curve) // 2].rest_us == pytest.approx(serial_us - 500)
+
+
+def test_substitutes_stand_side_by_side(handles: DecisionHandles) -> None:
+    names = [each.name for each in handles.answer.substitutes]
+    assert [each.approximate for each in handles.answer.substitutes].count(True) == 4
+    for name in names:
+        assert html.escape(name) in handles.table.value
+    handles.controls["ranks"].value = 4
+    assert handles.answer.alternatives.ranks == 4 and len(handles.answer.shards) == 2 and "Tensor parallelism over 4 GPUs" in handles.table.value
+    handles.controls["top_k"].value = 0
+    assert not any("pruning" in each.name for each in handles.answer.substitutes)
+    handles.controls["vocab_size"].value = 16_000  # smaller than the draft vocabulary, which so is left out
+    assert handles.request.draft_vocab_size == 0 and not any(each.approximate for each in handles.answer.substitutes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,12 +12,16 @@ import pytest
 pytest.importorskip("ipywidgets")
 pytest.importorskip("plotly")
 
+from ipywidgets.widgets import widget
+
+from benchmarks.panel_speed import OPEN_S, OPENING
 from wts_lab import explore
 from wts_lab.ui.explorer import FIGURES, ExplorerHandles, explored, explorer_panel
 from wts_lab.ui.live_figure import LiveFigure
 from wts_lab.ui.requests import ExplorerRequest, PanelRequest
 
 ANSWER_S = 0.1
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -129,6 +135,19 @@ def test_an_answer_takes_less_than_a_tenth_of_a_second(handles: ExplorerHandles)
         handles.controls["steps"].value = steps
         took_s.append(time.process_time() - begin)
     assert sorted(took_s)[2] < ANSWER_S
+
+
+def test_opening_takes_less_than_three_seconds_of_a_new_kernel() -> None:
+    told = subprocess.run([sys.executable, "-c", OPENING], capture_output=True, text=True, check=True, timeout=120, cwd=REPOSITORY).stdout
+    assert float(told.split()[1]) < OPEN_S  # of the processor: others may use this machine, too
+
+
+def test_a_page_gets_plotly_once() -> None:
+    _, handles = explorer_panel()
+    figures = [holder.figure for holder in handles.figures.values()]
+    assert max(len(figure._esm) for figure in figures) < 5_000
+    bundles = [each for each in widget._instances.values() if type(each).__name__ == "PlotlyBundle"]
+    assert len(bundles) == 1 and len(bundles[0].script) > 1_000_000
 
 
 def test_nothing_is_predicted_again_for_what_does_not_depend_on_it(handles: ExplorerHandles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,13 @@ pytest.importorskip("plotly")
 from cost_model.gpu import load_gpu
 from cost_model.measurement import read_walk
 from cost_model.predict import predict
+from cost_model.units import format_us
 from tests.synthetic_records import GPU_NAME, synthetic_rows, write_synthetic
 from wts_lab import study
 from wts_lab.ui import live, live_figure, panels
 from wts_lab.ui.fields import describe
 from wts_lab.ui.requests import PanelRequest
+from wts_lab.ui.tables import run_table
 
 DEVICE = study.Device("NVIDIA H200", 132, 150_109_945_856, (9, 0))
 
@@ -270,3 +272,45 @@ def test_without_anywidget_figures_are_static_and_say_why(records: Path, monkeyp
 def test_source_text_is_escaped(handles: panels.Handles) -> None:
     handles.form.say("<script>alert(1)</script>", is_error=True)
     assert "<script>" not in handles.message.value and "&lt;script&gt;" in handles.message.value
+
+
+def test_after_a_run_the_table_has_residuals_clocks_throttling_and_checked_tokens(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"sm_clock_mhz_before": 1980.0, "sm_clock_mhz_after": 1965.0, "throttle_reasons": "sw_power_cap", "samples_dropped": 5, "tokens_match": 1.0}
+    rows = [{**row, **told, "tokens_agree_reference": 0.975} for row in synthetic_rows(l2_states=("warm",)) if row["mode"] == "resident"]
+    monkeypatch.setattr(live, "replay", lambda *_, **__: live.RowSource("rows of a test", len(rows), lambda cancel, log: iter(rows), is_live=False))
+    _, handles = panels.quickstart_panel(records=records, is_live=False)
+    handles.run_button.click()
+    assert handles.wait(60).status == "done"
+    table = run_table(handles.comparisons, rows).loc["resident int8x2"]
+    fit = handles.comparisons[0].fit
+    apart = {steps: abs(median - fit.line_us(steps)) for steps, median in fit.medians_us.items()}
+    assert table["largest residual"].endswith(f"at {max(apart, key=apart.get)} steps") and format_us(max(apart.values())) in table["largest residual"]
+    assert format_us(fit.step_us) in table["step (95 % interval)"] and format_us(fit.entry_us) in table["entry (95 % interval)"]
+    assert (table["tokens as the twin's"], table["as in bf16"], table["clock"]) == ("100 %", "97.5 %", "1,965 to 1,980 MHz")
+    assert table["throttling"] == f"sw power cap; {5 * len(rows):,} of {20 * len(rows):,} samples dropped"
+    assert all(text in handles.summary.value for text in table)
+
+
+@pytest.mark.parametrize(
+    ("count", "first_s", "words"),
+    [(0, None, "0 of 14 points, 30 s"), (1, 20.0, "1 of 14 points, 30 s"), (3, 20.0, "3 of 14 points, 30 s, about 55 s left"), (14, 20.0, "14 of 14 points, 30 s")],
+)
+def test_progress_tells_elapsed_and_remaining_time(count: int, first_s: float | None, words: str) -> None:
+    assert live.progress_words(count, 14, 30.0, first_s) == words
+
+
+def test_the_clock_ticks_before_the_first_point_and_not_after_the_end(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "TICK_S", 0.01)
+    told, go_on = [], threading.Event()
+
+    def rows(cancel: threading.Event, log: live.Log):
+        log("Building resident int8x2.")
+        assert go_on.wait(30)
+        yield from ()
+
+    monkeypatch.setattr(live, "replay", lambda *_, **__: live.RowSource("a slow build", 14, rows, is_live=False))
+    _, handles = panels.quickstart_panel(records=records, is_live=False)
+    handles.status.observe(lambda change: (told.append(change["new"]), go_on.set() if "Building" in change["new"] else None), names="value")
+    handles.run_button.click()
+    assert handles.wait(60).status == "done"
+    assert "Building resident int8x2. 0 of 14 points, 0 s" in told and told[-1].startswith("Done:")

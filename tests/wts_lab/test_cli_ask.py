@@ -238,6 +238,15 @@ def test_decide_is_about_the_temperature_and_rounding_asked_for():
     assert "a sampled walk draws from logits rounded to bf16" in refused(*words[:-1], "none")
 
 
+def test_decide_joins_an_overlapped_round_as_its_schedule_does():
+    words = ("decide", "--gpu", "h200-sxm", *SHAPE, "--json", "--verify-us", "9000", "--backbone-us", "900", "--base-logits-us", "100", "--accepted-length", "4")
+    serial, overlapped, half = (json.loads(run(*words, *more).stdout)["gain"]["round_us_after"] for more in (
+        (), ("--schedule", "overlapped"), ("--schedule", "overlapped", "--hidden-share", "0.5:0.4:0.6")))
+    assert serial - overlapped == pytest.approx(1000) and half - overlapped == pytest.approx(500)
+    assert "nothing is hidden" in refused(*words, "--hidden-share", "1")
+    assert "about a round" in refused("decide", "--gpu", "h200-sxm", *SHAPE, "--schedule", "overlapped")
+
+
 def test_a_round_is_given_whole_or_not_at_all():
     line = refused("decide", "--gpu", "h200-sxm", *SHAPE, "--verify-us", "9000")
     assert "--backbone-us" in line and "--accepted-length" in line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from cost_model.errors import BadInput
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cost_model.round import Interval, Round
     from cost_model.serving import RoundRequest
     from cost_model.substitutes import Alternatives
+    from cost_model.workload import Workload
 
 OWN_ROUND = "own round"
 """The choice of drafter that leaves head and times to the user."""
@@ -142,6 +143,10 @@ class DecisionRequest(PanelRequest):
         priced = {name: getattr(cls, name) if getattr(cls, name) < rows else 0 for name in ("top_k", "draft_vocab_size")}
         length = f"{min(float(cls.accepted_length), walk.steps + 1):g}"
         return cls(**{name: getattr(walk, name) for name in WALK}, **priced, accepted_length=length)
+
+    def workload(self) -> Workload:
+        """The workload of one call; a sampled walk keeps its logits for the acceptance test."""
+        return replace(super().workload(), logits_kept=self.temperature > 0 and self.drafter == OWN_ROUND)
 
     def time_of(self, phase: str) -> Measured | None:
         """A phase's time with its interval; None where it was left empty."""
