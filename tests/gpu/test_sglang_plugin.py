@@ -106,7 +106,7 @@ def test_a_recurrent_block_is_sglangs_but_for_the_arithmetic(kind, contract, ser
     built.check()
     record_property("share_of_equal_tokens", sum(equal) / len(equal))
     assert sum(equal) / len(equal) > 0.9
-    assert torch.stack(errors).mean().item() < 0.01 and torch.stack(errors).max().item() < 0.25
+    assert torch.stack(errors).mean().item() < 0.01 and torch.stack(errors).max().item() <= 0.25  # a last place of logits from 32 on
 
 
 @pytest.mark.parametrize("kind", KINDS)
