@@ -1,6 +1,6 @@
 """The pictures of the panels in `docs/images`, taken again: ``python -m tests.browser.pictures``.
 
-JupyterLab opens each panel in a headless browser, as a user does; the picture is what its cell shows, cut to a height. The numbers in
+JupyterLab opens each panel in a headless browser, as a user does; the picture is what its cell shows, down to one of its tables. The numbers in
 it come from the records and parameters of this tree, so take them again when those change.
 """
 
@@ -17,17 +17,19 @@ from tests.browser.lab import button, run_notebook, write_notebook
 from tests.browser.servers import REPOSITORY, jupyter_lab
 from wts_lab.report import find_browser
 
-WIDTH_PX, HEIGHT_PX = 1480, 2600
+WIDTH_PX, HEIGHT_PX, MARGIN_PX = 1480, 2600, 10
 PANEL = "document.querySelector('.jp-OutputArea-output .jupyter-widgets')"
+
+ONLY_THE_PANEL = ".jp-OutputPrompt, .jp-Collapser {visibility: hidden} .jp-Cell {border: none !important; box-shadow: none !important; outline: none !important}"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A panel's picture: the cell that opens it, what to do before it is taken, and how high it may be."""
+    """A panel's picture: the cell that opens it, what to do before it is taken, and the table that it ends with (0 the first, -1 the last)."""
 
     source: str
     prepare: Callable[[Browser], None]
-    height_px: int
+    last_table: int
 
 
 def _drawn(figures: int) -> Callable[[Browser], None]:
@@ -45,10 +47,10 @@ def _replay(browser: Browser) -> None:
 
 
 PICTURES = {
-    "explorer": Picture("from wts_lab.ui.explorer import explorer_panel\npanel, handles = explorer_panel()\npanel", _drawn(6), 1560),
-    "live": Picture("from wts_lab.ui.panels import quickstart_panel\npanel, handles = quickstart_panel(is_live=False)\npanel", _replay, 1000),
-    "placement": Picture("from wts_lab.ui.placer import placement_panel\npanel, handles = placement_panel()\npanel", _drawn(3), 1000),
-    "decision": Picture("from wts_lab.ui.decider import decision_panel\npanel, handles = decision_panel()\npanel", _drawn(2), 1000),
+    "explorer": Picture("from wts_lab.ui.explorer import explorer_panel\npanel, handles = explorer_panel()\npanel", _drawn(6), 0),
+    "live": Picture("from wts_lab.ui.panels import quickstart_panel\npanel, handles = quickstart_panel(is_live=False)\npanel", _replay, 0),
+    "placement": Picture("from wts_lab.ui.placer import placement_panel\npanel, handles = placement_panel()\npanel", _drawn(3), 0),
+    "decision": Picture("from wts_lab.ui.decider import decision_panel\npanel, handles = decision_panel()\npanel", _drawn(2), -1),
 }
 
 
@@ -60,11 +62,16 @@ def take(name: str, picture: Picture, root: Path, address: Callable[[str], str],
         run_notebook(browser, address(f"{name}.ipynb"), f"{name}.ipynb")
         browser.run("jupyterapp.shell.collapseLeft(), jupyterapp.shell.collapseRight()")
         browser.run(f"jupyterapp.shell.mode = 'single-document', {PANEL}.closest('.jp-Cell').querySelector('.jp-Cell-inputWrapper').remove()")
+        browser.run(f"document.head.append(Object.assign(document.createElement('style'), {{ textContent: {ONLY_THE_PANEL!r} }}))")
         picture.prepare(browser)
         browser.run("new Promise(done => setTimeout(done, 1500))")
-        x, y, width, height = browser.run(f"(() => {{ const r = {PANEL}.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; }})()")
+        x, y, width, bottom = browser.run(
+            f"(() => {{ const r = {PANEL}.getBoundingClientRect(), end = [...{PANEL}.querySelectorAll('.wts-table')].at({picture.last_table});"
+            " return [r.x, r.y, r.width, end.getBoundingClientRect().bottom]; })()"
+        )
         path = out / f"{name}.png"
-        browser.screenshot(path, dict(x=x, y=y, width=width, height=min(height, picture.height_px), scale=1))
+        clip = dict(x=x - MARGIN_PX, y=y - MARGIN_PX, width=width + 2 * MARGIN_PX, height=bottom - y + 2 * MARGIN_PX, scale=1)
+        browser.screenshot(path, clip)
     return path
 
 

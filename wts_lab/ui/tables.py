@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from wts_lab.study import StudyResult
 
 
-PANEL_STYLE = "<style>.wts-table {font-size:13px} .wts-table th, .wts-table td {padding:3px 12px 3px 0; text-align:left; vertical-align:top}</style>"
+PANEL_STYLE = (
+    "<style>.wts-table {font-size:12.5px; line-height:1.35} .wts-table th, .wts-table td {padding:3px 12px 3px 0; text-align:left; vertical-align:top}"
+    " .wts-table tbody th {white-space:nowrap}</style>"
+)
 
 
 def panel_html(table: pandas.DataFrame) -> str:
@@ -35,6 +38,14 @@ def view_html(view: tuple[str, tuple[str, ...], list[tuple[str, ...]]]) -> str:
     """A table of `wts_lab.round_views` (title, columns, rows of text) as a panel shows it."""
     title, columns, rows = view
     return f"<p style='margin:10px 0 2px'><b>{html.escape(title)}</b></p>{rows_html(columns, rows)}"
+
+
+def view_table(view: tuple[str, tuple[str, ...], list[tuple[str, ...]]]) -> pandas.DataFrame:
+    """The same for a notebook; its first column names the rows."""
+    import pandas
+
+    _, columns, rows = view
+    return pandas.DataFrame(rows, columns=columns).set_index(columns[0])
 
 
 def rows_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
