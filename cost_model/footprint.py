@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cost_model import terms
-from cost_model.head_state import state_bytes
+from cost_model.head_state import RECURRENT_KINDS, state_bytes
 from cost_model.workload import MAX_BATCH, require_whole
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def accumulator_groups(placement: Placement, kernel: Kernel = GREEDY_ROW) -> int
 class KernelLimits:
     """The compiler's behaviour on the walk kernel, as few numbers: registers of a thread beside tiles, sums and base logits.
 
-    Fitted to ptxas of CUDA 13.0 for sm_90: some 50 shapes, each with the most register tiles that do not spill. Heads make no difference.
+    Fitted to ptxas of CUDA 13.0 for sm_90: some 50 shapes, each with the most register tiles that do not spill.
 
     Attributes:
         overhead_registers: addresses, loop state, fragments in flight, running best.
@@ -153,6 +153,8 @@ class KernelLimits:
         exact_registers: of fp32 logits (rounding `none`), for each accumulator.
         noise_registers: of noise where several quads are walked; noise_quad_registers: the same for each quad that a streamed tile is
             multiplied with.
+        gated_registers: of latents that leaders compute, where several quads are walked.
+        recurrent_stream_registers: of a state beside the staging ring.
         group_registers: of a warpgroup's fragments, beside the overhead; group_long_registers: the same where a tile has more than 8 k-steps.
         group_wide_registers, group_wide_quad_registers: of 64-bit words, once and for each quad.
         max_registers: the instruction set's limit for a thread.
@@ -164,8 +166,10 @@ class KernelLimits:
     wide_registers: int = 1
     quad_registers: int = 3
     exact_registers: int = 3
-    noise_registers: int = 24
-    noise_quad_registers: int = 24
+    noise_registers: int = 32
+    noise_quad_registers: int = 6
+    gated_registers: int = 4
+    recurrent_stream_registers: int = 8
     group_registers: int = 25
     group_long_registers: int = 57
     group_wide_registers: int = 4
@@ -220,7 +224,7 @@ def registers_claim(placement: Placement, rank: int, precision: str, kernel: Ker
 
 
 def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) -> int:
-    """Sums of all slots that a warp multiplies side by side, or of the quads of a streamed tile, and noise that is drawn where it is used."""
+    """Sums of all slots that a warp multiplies side by side, or of the quads of a streamed tile, and what noise and heads add."""
     streams, together = placement.streamed_tiles > 0, min(kernel.quads, 4)
     wide = limits.wide_registers * kernel.wide(placement) + limits.exact_registers * (kernel.rounding == "none")
     sums = accumulator_groups(placement, kernel) * (4 + wide)
@@ -228,6 +232,10 @@ def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) 
         sums = max(sums, 4 * together + limits.quad_registers * kernel.quads)
     if kernel.sampling and kernel.quads > 1:
         sums += limits.noise_registers + together * limits.noise_quad_registers * streams
+    if kernel.head == "gated" and kernel.quads > 1:
+        sums += limits.gated_registers
+    if kernel.head in RECURRENT_KINDS and streams:
+        sums += limits.recurrent_stream_registers
     return sums
 
 

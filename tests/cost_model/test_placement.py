@@ -91,92 +91,92 @@ def slots(warps: int, *counts: int) -> Placement:
 
 
 PTXAS = [
-    (8, (2, 2, 5, 1), 256, "bf16", Kernel(), 225, 0),
-    (8, (3, 1, 5, 1), 256, "bf16", Kernel(), 255, 160),
-    (8, (2, 2, 5, 1), 256, "bf16", Kernel(4), 241, 0),
-    (8, (3, 1, 5, 1), 256, "bf16", Kernel(4), 255, 304),
-    (8, (2, 2, 5, 1), 256, "bf16", Kernel(8), 244, 0),
-    (8, (3, 1, 5, 1), 256, "bf16", Kernel(8), 255, 636),
-    (8, (2, 2, 5, 1), 256, "bf16", Kernel(32), 255, 0),
-    (8, (3, 1, 5, 1), 256, "bf16", Kernel(32), 255, 1520),
-    (8, (2, 2, 5, 1), 256, "bf16", Kernel(4, sampling=True), 243, 0),
-    (8, (3, 1, 5, 1), 256, "bf16", Kernel(4, sampling=True), 255, 436),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="domino"), 246, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="domino"), 255, 180),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2, head="domino"), 252, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2, head="domino"), 255, 204),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(), 220, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(), 255, 20),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(4), 252, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(4), 255, 324),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(8), 236, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(8), 255, 144),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(32), 255, 8),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(32), 255, 936),
+    (8, (2, 2, 5, 1), 256, "bf16", Kernel(4, sampling=True), 246, 0),
+    (8, (3, 1, 5, 1), 256, "bf16", Kernel(4, sampling=True), 255, 300),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="domino"), 244, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="domino"), 255, 136),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2, head="domino"), 248, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2, head="domino"), 255, 148),
     (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4, head="domino"), 255, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(4, head="domino"), 255, 288),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(4, head="domino"), 255, 180),
     (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, head="domino"), 255, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="domino"), 255, 260),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="gated"), 241, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="gated"), 255, 44),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, head="gated"), 255, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="gated"), 255, 444),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(), 241, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(), 255, 80),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2), 247, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2), 255, 160),
-    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(4, rounding="none"), 239, 0),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4), 255, 0),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4, rounding="none"), 255, 64),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(4), 255, 352),
-    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(8, rounding="none"), 244, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="domino"), 255, 384),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="gated"), 253, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="gated"), 255, 72),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, head="gated"), 255, 28),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="gated"), 255, 588),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(), 237, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(), 255, 12),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2), 244, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2), 255, 20),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(4, rounding="none"), 255, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4), 252, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4, rounding="none"), 255, 128),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(4), 255, 180),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(8, rounding="none"), 255, 20),
     (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8), 255, 0),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, rounding="none"), 255, 120),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8), 255, 340),
-    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(16), 245, 0),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(16), 255, 24),
-    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(32), 252, 0),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(32), 255, 192),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(sampling=True), 248, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(sampling=True), 255, 84),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2, sampling=True), 249, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2, sampling=True), 255, 96),
-    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(4, sampling=True), 238, 0),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4, sampling=True), 255, 84),
-    (8, (3, 6, 0, 0), 256, "int8x2", Kernel(8, sampling=True), 242, 0),
-    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(8, sampling=True), 255, 228),
-    (8, (2, 7, 0, 0), 256, "int8x2", Kernel(32, sampling=True), 255, 0),
-    (8, (3, 6, 0, 0), 256, "int8x2", Kernel(32, sampling=True), 255, 588),
-    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="rnn"), 238, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="rnn"), 255, 52),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, rounding="none"), 255, 204),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8), 255, 452),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(16), 244, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(16), 255, 0),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(32), 242, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(32), 255, 96),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(sampling=True), 253, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(sampling=True), 255, 124),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(2, sampling=True), 245, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(2, sampling=True), 255, 220),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(4, sampling=True), 244, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(4, sampling=True), 255, 52),
+    (8, (3, 6, 0, 0), 256, "int8x2", Kernel(8, sampling=True), 247, 0),
+    (8, (4, 5, 0, 0), 256, "int8x2", Kernel(8, sampling=True), 255, 76),
+    (8, (2, 7, 0, 0), 256, "int8x2", Kernel(32, sampling=True), 242, 0),
+    (8, (3, 6, 0, 0), 256, "int8x2", Kernel(32, sampling=True), 254, 0),
+    (8, (5, 4, 0, 0), 256, "int8x2", Kernel(head="rnn"), 229, 0),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(head="rnn"), 255, 16),
     (8, (5, 4, 0, 0), 256, "int8x2", Kernel(8, head="rnn"), 255, 0),
-    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="rnn"), 255, 276),
-    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(head="domino"), 250, 0),
-    (8, (6, 3, 6, 2), 256, "int8x2", Kernel(head="domino"), 255, 220),
+    (8, (6, 3, 0, 0), 256, "int8x2", Kernel(8, head="rnn"), 255, 420),
+    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(head="domino"), 255, 32),
+    (8, (6, 3, 6, 2), 256, "int8x2", Kernel(head="domino"), 255, 200),
     (8, (4, 5, 6, 2), 256, "int8x2", Kernel(4, head="domino"), 255, 0),
-    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(4, head="domino"), 255, 248),
-    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(), 251, 0),
-    (8, (6, 3, 6, 2), 256, "int8x2", Kernel(), 255, 328),
-    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(), 116, 0),
-    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(), 128, 68),
-    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(), 168, 0),
-    (12, (4, 2, 0, 0), 256, "int8x2", Kernel(), 168, 356),
-    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(4), 114, 0),
-    (12, (2, 4, 0, 0), 256, "int8x2", Kernel(4), 154, 0),
-    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(4), 128, 112),
-    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(4), 168, 52),
-    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(8), 116, 0),
-    (12, (2, 4, 0, 0), 256, "int8x2", Kernel(8), 163, 0),
-    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(8), 128, 60),
-    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(8), 168, 68),
-    (8, (11, 3, 0, 0), 128, "int8x2", Kernel(), 255, 0),
-    (8, (12, 2, 0, 0), 128, "int8x2", Kernel(), 255, 168),
-    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(4), 255, 0),
-    (8, (10, 4, 0, 0), 128, "int8x2", Kernel(4), 255, 176),
-    (8, (2, 3, 0, 0), 512, "int8x2", Kernel(8), 233, 0),
-    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(8), 255, 0),
-    (8, (10, 4, 0, 0), 128, "int8x2", Kernel(8), 255, 216),
-    (8, (8, 6, 0, 0), 128, "int8x2", Kernel(32), 255, 0),
-    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(32), 255, 352),
-    (8, (8, 6, 0, 0), 128, "int8x2", Kernel(4, sampling=True), 255, 0),
-    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(4, sampling=True), 255, 168),
-    (8, (5, 9, 0, 0), 128, "int8x2", Kernel(8, sampling=True), 250, 0),
-    (8, (6, 8, 0, 0), 128, "int8x2", Kernel(8, sampling=True), 255, 120),
-    (8, (5, 3, 6, 2), 128, "int8x2", Kernel(8, sampling=True), 242, 0),
-    (8, (6, 2, 6, 2), 128, "int8x2", Kernel(8, sampling=True), 255, 56),
-    (8, (4, 0, 6, 2), 128, "int8x2", Kernel(32, sampling=True), 255, 0),
+    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(4, head="domino"), 255, 364),
+    (8, (5, 4, 6, 2), 256, "int8x2", Kernel(), 245, 0),
+    (8, (6, 3, 6, 2), 256, "int8x2", Kernel(), 255, 44),
+    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(), 121, 0),
+    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(), 128, 0),
+    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(), 164, 0),
+    (12, (4, 2, 0, 0), 256, "int8x2", Kernel(), 168, 220),
+    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(4), 122, 0),
+    (12, (2, 4, 0, 0), 256, "int8x2", Kernel(4), 162, 0),
+    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(4), 128, 0),
+    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(4), 168, 12),
+    (16, (1, 3, 0, 0), 256, "int8x2", Kernel(8), 118, 0),
+    (12, (2, 4, 0, 0), 256, "int8x2", Kernel(8), 156, 0),
+    (16, (2, 2, 0, 0), 256, "int8x2", Kernel(8), 128, 0),
+    (12, (3, 3, 0, 0), 256, "int8x2", Kernel(8), 168, 0),
+    (8, (11, 3, 0, 0), 128, "int8x2", Kernel(), 254, 0),
+    (8, (12, 2, 0, 0), 128, "int8x2", Kernel(), 255, 80),
+    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(4), 252, 0),
+    (8, (10, 4, 0, 0), 128, "int8x2", Kernel(4), 255, 32),
+    (8, (2, 3, 0, 0), 512, "int8x2", Kernel(8), 225, 0),
+    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(8), 255, 192),
+    (8, (10, 4, 0, 0), 128, "int8x2", Kernel(8), 255, 472),
+    (8, (8, 6, 0, 0), 128, "int8x2", Kernel(32), 255, 52),
+    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(32), 255, 388),
+    (8, (8, 6, 0, 0), 128, "int8x2", Kernel(4, sampling=True), 255, 36),
+    (8, (9, 5, 0, 0), 128, "int8x2", Kernel(4, sampling=True), 255, 236),
+    (8, (5, 9, 0, 0), 128, "int8x2", Kernel(8, sampling=True), 248, 0),
+    (8, (6, 8, 0, 0), 128, "int8x2", Kernel(8, sampling=True), 255, 64),
+    (8, (5, 3, 6, 2), 128, "int8x2", Kernel(8, sampling=True), 252, 0),
+    (8, (6, 2, 6, 2), 128, "int8x2", Kernel(8, sampling=True), 255, 0),
+    (8, (4, 0, 6, 2), 128, "int8x2", Kernel(32, sampling=True), 229, 0),
 ]
 """Warps, slots a warp by tier, rank, precision, kernel -> registers a thread and bytes spilled, as ptxas of CUDA 13.0 reported for sm_90."""
 
@@ -193,7 +193,7 @@ def test_claims_against_what_ptxas_reported(warps, counts, rank, precision, kern
 
 
 def test_six_register_tiles_a_warp_are_claimed_to_spill():
-    assert registers_claim(slots(8, 6, 3, 0, 0), 256, "int8x2").spills, "ptxas spills 84 bytes"
+    assert registers_claim(slots(8, 6, 3, 0, 0), 256, "int8x2").spills, "ptxas spills, whatever the rest"
 
 
 @pytest.mark.parametrize("vocab, precision, mode, counts", [
@@ -275,15 +275,15 @@ def test_seven_tiles_a_warp_spill_at_eight_warps_and_five_do_not():
 
 
 def test_shared_bytes_by_hand():
-    # 4 slots x 8 warps x 4,096; scales of 3 accumulators x 4 slots x (8 warps x 64 + 32); base logits of 4 steps, 8 warps and
-    # those 12 slots, 32 bytes each; a latent of 512 + 16, to 128, and 64; two keys; token and halt flag, to 16
-    fixed = 131_072 + 12 * 544 + 4 * 8 * 12 * 32 + 704
+    # 4 slots x 8 warps x 4,096; scales of 3 accumulators x 4 slots x (8 warps x 64 + 32); a latent of 512 + 16, to 128, and 64; two keys; token
+    # and halt flag, to 16
+    fixed = 131_072 + 12 * 544 + 704
     assert shared_bytes(slots(8, 5, 4, 0, 0), 256, "int8x2") == fixed + 16 + 16
-    # sampling: wide keys of 8 warps; a temperature; noise of 9 slots x 128 rows
-    assert shared_bytes(slots(8, 5, 4, 0, 0), 256, "int8x2", Kernel(sampling=True)) == fixed + 64 + 16 + 4608
-    # domino, four rows: scales of 9 slots, to 128; base logits of 2 steps and 4 rows; four latents, tokens, states, u of 1,024 bytes with 16 of magnitudes; 26 matrix rows
+    # sampling: wide keys of 8 warps; a temperature
+    assert shared_bytes(slots(8, 5, 4, 0, 0), 256, "int8x2", Kernel(sampling=True)) == fixed + 64 + 16
+    # domino, four rows: scales of 9 slots, to 128; four latents, tokens, states, u of 1,024 bytes with 16 of magnitudes; 26 matrix rows
     domino = Kernel(4, head="domino", gru=1024, state_rows=24, projector_rows=2)
-    assert shared_bytes(slots(8, 5, 4, 0, 0), 256, "int8x2", domino) == 131_072 + 4_992 + 18_432 + 2_816 + 32 + 32 + 4 * (2048 + 1024 + 16) + 26 * 2048
+    assert shared_bytes(slots(8, 5, 4, 0, 0), 256, "int8x2", domino) == 131_072 + 4_992 + 2_816 + 32 + 32 + 4 * (2048 + 1024 + 16) + 26 * 2048
 
 
 @pytest.mark.parametrize("counts, word", [
@@ -341,8 +341,9 @@ def test_warpgroups_multiply_int8_for_many_rows_on_a_hopper_alone(gpu, precision
     assert kernel_beside(placement, load_gpu(gpu), Head.markov(4_000, 64), precision, rows=rows).products == expected
 
 
-def test_where_a_warpgroup_lacks_the_registers_warps_multiply():
-    head = Head.markov(151_936, 512)
-    placement = plan(GPUS["h200-sxm"], head, "int8x2", "resident", rows=32, sampling=True)
-    assert kernel_beside(placement, GPUS["h200-sxm"], head, "int8x2", rows=32, sampling=True).products == "warp"
-    assert kernel_beside(placement, GPUS["h200-sxm"], head, "int8x2", rows=32).products == "warpgroup"
+def test_sampled_rows_are_multiplied_by_warps_and_so_are_greedy_ones_where_a_warpgroup_lacks_the_registers():
+    gpu, head = GPUS["h200-sxm"], Head.markov(151_936, 512)
+    sampled, greedy = (plan(gpu, head, "int8x2", "resident", rows=32, sampling=sampling) for sampling in (True, False))
+    assert kernel_beside(greedy, gpu, head, "int8x2", rows=32).products == "warpgroup"
+    assert kernel_beside(greedy, gpu, head, "int8x2", rows=32, sampling=True).products == "warp"
+    assert kernel_beside(sampled, gpu, head, "int8x2", rows=32).products == "warp", "it keeps more tiles in registers than a warpgroup's sums leave"

@@ -127,7 +127,7 @@ SHARED = {
     "many matrix rows": ((8, 4, 5, 8, 2), 32, "int8x2", Kernel()),
     "32 sampled rows": ((8, 2, 4, 3, 2), 160, "bf16", Kernel(32, sampling=True)),
     "warpgroups": ((8, 3, 6, 0, 0), 256, "int8x2", Kernel(32, products="warpgroup")),
-    "sampled warpgroups": ((4, 3, 2, 2, 1), 96, "int8x2", Kernel(8, sampling=True, products="warpgroup")),
+    "four warps in a group": ((4, 3, 2, 2, 1), 96, "int8x2", Kernel(8, "none", products="warpgroup")),
     "warpgroups of dominoes": ((8, 3, 2, 4, 2), 160, "int8x2", Kernel(16, head="domino", gru=1000, state_rows=7, projector_rows=1, products="warpgroup")),
     "16 rows": ((12, 2, 3, 2, 1), 224, "int8x2", Kernel(16)),
     "gated": ((8, 5, 4, 0, 0), 256, "int8x2", Kernel(8, head="gated")),
