@@ -3,6 +3,8 @@
 Plotly's own widget brings its script, 5 MB, with every figure.  A page gives a widget two seconds to load, and one that takes longer never hears
 from Python again: where six load at once on two cores, some are deaf.  Here one hidden widget, the *bundle*, brings the script; a
 figure's own script is a few lines, loads at once, keeps what Python says until plotly is there, and then lets plotly's widget catch up.
+Reading 5 MB of script keeps a page busy for a second or two as well, so that begins when the first figure is shown: by then all widgets of its
+panel have loaded.
 """
 
 from __future__ import annotations
@@ -20,14 +22,18 @@ UNTEMPLATED = {"layout": {"template": "none"}}
 """A new figure; plotly would give it a template first, which takes longer than all else and which no spec uses."""
 
 SHARED = """
-const shared = (globalThis.wtsPlotly ??= (() => { let give; const plotly = new Promise((resolve) => { give = resolve; }); return { plotly, give }; })());
+const shared = (globalThis.wtsPlotly ??= (() => {
+  const made = {};
+  made.plotly = new Promise((resolve) => { made.give = resolve; });
+  made.wanted = new Promise((resolve) => { made.want = () => setTimeout(resolve, 200); });
+  return made;
+})());
 """
-"""JavaScript for the page's promise of plotly's module, made by whoever comes first."""
+"""JavaScript for what widgets of a page share, made by whoever comes first: the promise of plotly's module, and that somebody wants it."""
 
 BUNDLE = f"""{SHARED}
 export default {{ initialize({{ model }}) {{
-  const url = URL.createObjectURL(new Blob([model.get("script")], {{ type: "text/javascript" }}));
-  import(url).then(shared.give);
+  shared.wanted.then(() => import(URL.createObjectURL(new Blob([model.get("script")], {{ type: "text/javascript" }})))).then(shared.give);
 }} }};
 """
 
@@ -54,6 +60,7 @@ export default () => {{
     }},
     render({{ model, el }}) {{
       let end, isGone = false;
+      shared.want();
       figure.then((own) => {{ if (!isGone) end = own.render({{ model, el }}); }});
       return () => {{ isGone = true; end?.(); }};
     }},
