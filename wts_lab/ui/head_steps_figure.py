@@ -15,6 +15,7 @@ from wts_lab.ui.figures import INK, PAPER, Spec, axis, draw, heading, layout
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from cost_model.fit import StepFit
     from wts_lab.head_steps import HeadStep
 
 HEAD_WORDS = "full: measured by the kernel's clocks · hatched: predicted · diamond: measured step, with its interval"
@@ -37,7 +38,7 @@ def head_steps_spec(steps: Sequence[HeadStep], *, title: str = "Where a step goe
         traces += [_bars(part, "measured", measured), _bars(part, "predicted", predicted)]
     fitted = [(place, each.walk.fit) for place, each in enumerate(steps) if each.walk.is_measured]
     return dict(
-        data=[*traces, _steps(fitted)],
+        data=[*traces, *_steps(fitted)],
         layout=layout(
             TOP_PX + BOTTOM_PX + ROW_PX * max(len(steps), 1),
             title=heading(title, HEAD_WORDS),
@@ -76,19 +77,16 @@ def _bars(part: str, basis: str, rows: list[tuple[int, float]]) -> Spec:
     )
 
 
-def _steps(fitted: list[tuple[int, object]]) -> Spec:
-    """The measured step of every head at its bars, with its value."""
-    return dict(
+def _steps(fitted: list[tuple[int, StepFit]]) -> tuple[Spec, Spec]:
+    """The measured step of every head at its bars, and its value in words right of its interval."""
+    places, steps_us = [place for place, _ in fitted], [fit.step_us for _, fit in fitted]
+    marks = dict(
         type="scatter",
-        mode="markers+text",
+        mode="markers",
         name="measured step",
-        x=[fit.step_us for _, fit in fitted],
-        y=[place for place, _ in fitted],
+        x=steps_us,
+        y=places,
         marker=dict(symbol="diamond", size=11, color=INK, line=dict(color=PAPER, width=1.2)),
-        text=[f"  {format_us(fit.step_us)}" for _, fit in fitted],
-        textposition="middle right",
-        textfont=dict(size=12, color=INK),
-        cliponaxis=False,
         hovertemplate="measured %{x:.2f} µs a step<extra></extra>",
         error_x=dict(
             type="data",
@@ -100,3 +98,17 @@ def _steps(fitted: list[tuple[int, object]]) -> Spec:
             color=INK,
         ),
     )
+    words = dict(
+        type="scatter",
+        mode="text",
+        name="measured value",
+        x=[fit.step_us_high for _, fit in fitted],
+        y=places,
+        text=[f"   {format_us(us)}" for us in steps_us],
+        textposition="middle right",
+        textfont=dict(size=12, color=INK),
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    return marks, words
