@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cost_model import recurrence, terms
 from cost_model.elementwise import Number, choose, larger, rate_at, rounded_up, smaller
 from cost_model.figures import BandwidthCurve
-from cost_model.footprint import AHEAD_ROWS, NARROW_ROWS, Kernel
+from cost_model.footprint import NARROW_ROWS, Kernel
 from cost_model.gpu import Gpu
 from cost_model.parts import Beside, Group, one_by_one, times, total_us
 from cost_model.recurrence import RecurrentCase, recurrent_case
@@ -151,7 +151,7 @@ def step_parameters(words: WalkWords) -> tuple[str, ...]:
 def entry_parameters(words: WalkWords) -> tuple[str, ...]:
     """Names of the parameters that the terms of an entry use."""
     names = ("cooperative_launch_us", "graph_node_us", "hbm_read_bytes_per_s", "hbm_latency_us", "l2_latency_us", "first_step_us", "read_curve_scale")
-    return (*names, *(["instruction_cycles", "exchange_us"] if words.kernel.sampling else []), *recurrence.entry_parameters(words.kernel.head))
+    return (*names, *recurrence.entry_parameters(words.kernel.head))
 
 
 def _any(count: Number) -> bool:
@@ -164,7 +164,7 @@ def moving_parameters(names: Iterable[str], case: FusedCase) -> tuple[str, ...]:
     sizes, words = case.sizes, case.words
     matters = {
         "exchange_growth": _any(sizes.batch > 1), "exchange_wide_ratio": _any(case.wide), "led_row_us": _any(sizes.batch > sizes.warps),
-        "further_quad_us": _any(case.passes > 1), "ring_latency_us": _any(case.streamed_bytes), "ring_latency_hbm_us": _any(case.streamed_bytes), "stream_efficiency": _any(case.streamed_bytes),
+        "further_quad_us": _any(case.passes > 1) and not words.kernel.sampling, "ring_latency_us": _any(case.streamed_bytes), "ring_latency_hbm_us": _any(case.streamed_bytes), "stream_efficiency": _any(case.streamed_bytes),
         "hbm_latency_us": words.cold_weights, "graph_node_us": _any(sizes.launches > 1),
     }
     return tuple(name for name in names if matters.get(name, True))
@@ -187,12 +187,14 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Be
                            {"led_rows": terms.led_rows_us(led_rows, values["led_row_us"])}]
     if case.recurrent is not None:
         serial += one_by_one(recurrence.advance_terms(values, case.recurrent, sizes, kernel.rows, clock))
-    serial += [{"further_quads": terms.further_quads_us(case.passes, values["further_quad_us"])}, {"overhead": values["fused_overhead_us"]}]
+    further_us = 0.0 if kernel.sampling else terms.further_quads_us(case.passes, values["further_quad_us"])
+    serial += [{"further_quads": further_us}, {"overhead": values["fused_overhead_us"]}]
     agreement = _agreement(values, case, one_word_us)
-    tiles: list[Group | Beside] = _resident_groups(values, case)
+    tiles = _resident_groups(values, case)
+    selection = _selections(values, case, sizes.tiles, alone=False) if kernel.quads == 1 else []
     if _any(sizes.streamed_tiles):
-        tiles.append(_streamed_tiles(values, case, total_us([*serial, *tiles, agreement])))
-    groups = [serial[0], *tiles, serial[1], agreement, *serial[2:]]
+        tiles.append(_streamed_tiles(values, case, total_us([*serial, *tiles, *selection, agreement])))
+    groups = [serial[0], *tiles, *selection, serial[1], agreement, *serial[2:]]
     if case.recurrent is None or not case.recurrent.pooled:
         return groups
     read_us = terms.stream_us(case.recurrent.pool_bytes, values["hbm_read_bytes_per_s"], 1.0)
@@ -204,14 +206,14 @@ def _one_word_us(values: Mapping[str, float], case: FusedCase) -> Number:
     return values["exchange_us"] * (1 + case.wide * (values["exchange_wide_ratio"] - 1))
 
 
-def _resident_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
-    """Resident tiles, and what follows them: products beside the step's logits where nothing streams; then selection, and noise that is drawn in
-    place."""
-    sizes = case.sizes
+def _resident_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Beside]:
+    """Resident tiles: products beside the step's logits where nothing streams, and, with several quads, their selection."""
+    sizes, kernel = case.sizes, case.words.kernel
     resident = sizes.tiles - sizes.streamed_tiles
     logits_us = choose(sizes.streamed_tiles > 0, 0.0, _logits_us(values, case))
     first, *others = _products(values, case, resident, sizes.shared_tiles, case.matrix_reads)
-    return [{**first, "stream": logits_us}, *others, *_selections(values, case, resident)]
+    selection = _selections(values, case, resident, alone=kernel.grouped) if kernel.quads > 1 else []
+    return [{**first, "stream": logits_us}, *others, *selection]
 
 
 def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_shared: Number, reads: Number) -> list[Group]:
@@ -226,19 +228,36 @@ def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_
     return one_by_one(times_us) if kernel.grouped else [times_us]
 
 
-def _selections(values: Mapping[str, float], case: FusedCase, tiles: Number) -> list[Group]:
-    """Selection from so many of a block's tiles, their share of the accumulators, for every quad; and the noise that is drawn for it in place."""
+def _selections(values: Mapping[str, float], case: FusedCase, tiles: Number, alone: bool) -> list[Group]:
+    """Selection from so many of a block's tiles, their share of the accumulators, for every quad; and the noise of a sampled one.
+
+    Slots that are multiplied side by side bound their noise and evaluate one row a lane and quad; slots that are multiplied `alone` evaluate it all.
+    """
     kernel, sizes = case.words.kernel, case.sizes
-    slots = sizes.tiles / sizes.warps
-    of_slots = slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
-    accumulators = of_slots * tiles / sizes.tiles
-    cycles = terms.epilogue_cycles(values["epilogue_cycles_per_accumulator"], rounding=kernel.rounding, wide=case.wide, sampled=kernel.sampling,
-                                   kept=case.words.logits_kept)
+    accumulators = _accumulators(case) * tiles / sizes.tiles
+    cycles = terms.epilogue_cycles(values["epilogue_cycles_per_accumulator"], rounding=kernel.rounding, wide=case.wide, kept=case.words.logits_kept)
     found: list[Group] = [{"epilogue": terms.epilogue_us(accumulators, sizes.warps, case.quads, cycles, case.clock_mhz)}]
-    if kernel.sampling and kernel.rows > AHEAD_ROWS:
-        drawn = accumulators * case.quads * terms.NOISE_PAIR_INSTRUCTIONS
-        found.append({"noise": terms.chain_us(drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)})
+    if kernel.sampling:
+        of_pair = terms.NOISE_BOUND_INSTRUCTIONS + terms.NOISE_WORDS_INSTRUCTIONS * choose(_draws_ahead(case), 0, 1)
+        bounded = accumulators * of_pair + choose(tiles > 0, terms.NOISE_EXACT_INSTRUCTIONS, 0)
+        instructions = case.quads * (accumulators * terms.NOISE_PAIR_INSTRUCTIONS if alone else bounded)
+        found.append({"noise": terms.chain_us(instructions, sizes.warps, values["instruction_cycles"], case.clock_mhz)})
     return found
+
+
+def _accumulators(case: FusedCase) -> Number:
+    """Accumulators of a thread for all slots of a warp."""
+    kernel, slots = case.words.kernel, case.sizes.tiles / case.sizes.warps
+    return slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
+
+
+MOST_AHEAD = 3
+"""Accumulators of a thread whose noise words wait in registers, drawn while blocks agree (`select.cuh`)."""
+
+
+def _draws_ahead(case: FusedCase) -> object:
+    """Whether noise words are drawn a step ahead."""
+    return _accumulators(case) <= MOST_AHEAD if case.words.kernel.quads == 1 else False
 
 
 QUADS_TOGETHER = 4
@@ -246,27 +265,25 @@ QUADS_TOGETHER = 4
 
 
 def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> Beside:
-    """Streamed tiles: their products, selection, and what of the stream these and the rest of the step do not hide.
+    """Streamed tiles: their products, with several quads their selection, and what of the stream these and the rest of the step do not hide.
 
-    Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long, and the stream goes on beside the products and
-    the selection of its tiles. With more rows it goes slot by slot.
+    Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long, and the stream goes on beside the products of its
+    tiles. With more rows it goes slot by slot.
     """
     kernel, sizes = case.words.kernel, case.sizes
     reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
-    work = [*_products(values, case, sizes.streamed_tiles, sizes.streamed_tiles, reads), *_selections(values, case, sizes.streamed_tiles)]
-    work_us = total_us(work)
-    latency_us = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"])
-    ring_bytes = _ring_bytes(case)
-    rate = _stream_rate(values, case)
-    moved_us = terms.stream_us(case.streamed_bytes, rate, 1.0) + _logits_us(values, case)
+    work = _products(values, case, sizes.streamed_tiles, sizes.streamed_tiles, reads)
+    latency_us, rate = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"]), _stream_rate(values, case)
+    logits_us, ring_bytes = _logits_us(values, case), _ring_bytes(case)
     if kernel.quads > 1:
+        work += _selections(values, case, sizes.streamed_tiles, alone=True)
         slots = larger(sizes.streamed_tiles / sizes.warps, 1)
-        left_us = sizes.streamed_tiles / sizes.warps * terms.slot_by_slot_us(1, moved_us / slots, work_us / slots, latency_us, kernel.grouped, reads)
-    else:
-        whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + _logits_us(values, case)
-        filled_us = smaller(serial_us, latency_us + terms.stream_us(ring_bytes, rate, 1.0))
-        left_us = choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0)
-    return Beside(tuple(work), "stream", left_us)
+        of_slot = ((terms.stream_us(case.streamed_bytes, rate, 1.0) + logits_us) / slots, total_us(work) / slots)
+        one_us = terms.slot_ahead_us(*of_slot, latency_us) if kernel.grouped else terms.slot_in_turn_us(*of_slot, values["l2_latency_us"], reads)
+        return Beside(tuple(work), "stream", sizes.streamed_tiles / sizes.warps * one_us)
+    whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + logits_us
+    filled_us = smaller(serial_us, latency_us + terms.stream_us(ring_bytes, rate, 1.0))
+    return Beside(tuple(work), "stream", choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0))
 
 
 def _ring_bytes(case: FusedCase) -> Number:
@@ -290,11 +307,11 @@ def _logits_us(values: Mapping[str, float], case: FusedCase) -> Number:
 def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number) -> Group:
     """The exchange, and what warps that do not exchange words do meanwhile: noise of the next step, products of the state."""
     kernel, sizes = case.words.kernel, case.sizes
-    group: dict[str, Number] = {"exchange": terms.exchange_us(one_word_us, sizes.batch, values["exchange_growth"])}
+    group: dict[str, Number] = {"exchange": terms.exchange_us(one_word_us, smaller(sizes.batch, sizes.warps), values["exchange_growth"])}
     idle = idle_warps(kernel, sizes.warps)
-    if kernel.sampling and kernel.rows <= AHEAD_ROWS:
-        drawn = terms.noise_instructions(sizes.batch, sizes.tiles * terms.TILE_ROWS, idle)
-        group["noise"] = terms.chain_us(drawn, idle, values["instruction_cycles"], case.clock_mhz)
+    if kernel.sampling and kernel.quads == 1:
+        drawn = choose(_draws_ahead(case), rounded_up(_accumulators(case), 2) * terms.NOISE_QUAD_INSTRUCTIONS, 0)
+        group["noise"] = terms.chain_us(drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)
     if case.recurrent is not None and case.recurrent.state_size is not None:
         group["state_products"] = recurrence.state_products_us(values, case.recurrent, sizes, kernel.rows, idle, case.clock_mhz)
     return group
@@ -326,23 +343,11 @@ def entry_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
         if words.cold_weights else 0.0,
         "first_step": values["first_step_us"],
     }
-    if words.kernel.sampling and words.kernel.rows <= AHEAD_ROWS:
-        found["first_noise"] = _first_noise_us(values, case)
     found = {name: sizes.launches * time_us for name, time_us in found.items()}
     found = {"launch": values["cooperative_launch_us"] + (sizes.launches - 1) * values["graph_node_us"], **found}
     if case.recurrent is not None:
         found |= recurrence.entry_terms(values, case.recurrent)
     return one_by_one(found)
-
-
-def _first_noise_us(values: Mapping[str, float], case: FusedCase) -> Number:
-    """Noise of the first step, drawn by all warps before the walk, in place of that of a step after the last: what it takes beyond that."""
-    sizes = case.sizes
-    drawn = terms.noise_instructions(sizes.batch, sizes.tiles * terms.TILE_ROWS, sizes.warps)
-    first_us = terms.chain_us(drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)
-    agreement = _agreement(values, case, _one_word_us(values, case))
-    saved_us = larger(agreement["noise"] - agreement["exchange"], 0.0)
-    return larger(first_us - saved_us, 0.0)
 
 
 # --- the floor ------------------------------------------------------------------------------------------------------------

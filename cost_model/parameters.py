@@ -40,6 +40,9 @@ OTHER_ERROR = "other_model_relative_error"
 ENTRY_ERROR = "entry_relative_error"
 """The same for the entry."""
 
+OTHER_OVER_PLAIN = 1.5
+"""OTHER_ERROR over MODEL_ERROR on the reference GPU; taken where a calibration has only walks of the first kind."""
+
 DEFAULT_MODEL_ERROR = 0.15
 """The same for a GPU whose walks were never measured."""
 
@@ -155,8 +158,9 @@ def _resolve(key: ByIdentity) -> Parameters:
     curve_figure = sorted(curve.figures, key=relative_error)[len(curve.figures) // 2]
     by_name["read_curve_scale"] = Parameter(1.0, curve_figure.kind, curve_figure.source, relative_error(curve_figure))
     calibrated = gpu.has("fused_overhead_us") and gpu.figure("fused_overhead_us").kind == "measured"
-    errors = [gpu.value(name) if gpu.has(name) else DEFAULT_MODEL_ERROR for name in (MODEL_ERROR, OTHER_ERROR, ENTRY_ERROR)]
-    return Parameters(gpu.id, by_name, curve, calibrated, *errors, unresolved)
+    plain, entry = (gpu.value(name) if gpu.has(name) else DEFAULT_MODEL_ERROR for name in (MODEL_ERROR, ENTRY_ERROR))
+    other = gpu.value(OTHER_ERROR) if gpu.has(OTHER_ERROR) else OTHER_OVER_PLAIN * plain if gpu.has(MODEL_ERROR) else DEFAULT_MODEL_ERROR
+    return Parameters(gpu.id, by_name, curve, calibrated, plain, other, entry, unresolved)
 
 
 def _own(figure: Figure) -> Parameter:

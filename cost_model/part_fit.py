@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import pandas
 
 PHASE, TILES, AGREEMENT = "walk_phase", "fixed_latent", "walk_exchange"
+MOST_SPILLED_BYTES = 128
+"""Bytes of a thread that a kernel with counters may spill and still stand for the walk: a few instructions of a step."""
+
 LEAST_ERROR = 0.05
 """Relative standard error that these constants keep at least: a part alone is compiled, and runs, a little unlike the whole."""
 
@@ -69,16 +72,16 @@ def part_figures(gpu: Gpu, probes: pandas.DataFrame) -> dict[str, Figure]:
         probes: probe rows of its records.
     """
     phases, agreements, tiles = _phases(gpu, probes), _calls(gpu, probes, AGREEMENT), _calls(gpu, probes, TILES)
-    found = {**_of_selection(phases), **_of_groups(gpu, phases), **_of_advance(gpu, phases), **_of_agreement(gpu, agreements)}
+    found = {**_of_selection(phases), **_of_advance(gpu, phases), **_of_agreement(gpu, agreements)}
     known = gpu.with_figures(found)
-    return {**found, **_of_tiles(known, tiles), **_of_entries(known, agreements)}
+    return {**found, **_of_tiles(known, tiles), **_of_groups(known, tiles), **_of_entries(known, agreements)}
 
 
 def _phases(gpu: Gpu, probes: pandas.DataFrame) -> list[Part]:
-    """Phases of int8x2 walks, by `key.variant`."""
+    """Phases of int8x2 walks, by `key.variant`. Where the counters cost registers that spill, the clocks are not the walk's."""
     import numpy
 
-    rows = probes[(probes["probe"] == PHASE) & (probes["precision"] == "int8x2")]
+    rows = probes[(probes["probe"] == PHASE) & (probes["precision"] == "int8x2") & ~(probes["spill_bytes"] > MOST_SPILLED_BYTES)]
     return [Part(key, case_of_series(gpu, key), float(numpy.median([numpy.median(samples) for samples in group["samples_us"]])))
             for key, group in series_of(rows)] if len(rows) else []
 
@@ -125,13 +128,19 @@ def _of_selection(phases: Sequence[Part]) -> dict[str, Figure]:
     return {"epilogue_cycles_per_accumulator": Figure(float(slope), figure.unit, figure.kind, figure.source, figure.standard_error)}
 
 
-def _of_groups(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
-    """Rate of warpgroups: operations of a step / time of its products, less the loads of fragments, but all else that a warp does between them included."""
-    found = [part for part in phases if part.key.variant == "products" and part.case.words.kernel.grouped and part.is_markov
-             and part.step_us > part.terms_us(gpu, ["shared_read"])]
-    rates = [operations_per_s_from_time(terms.group_operations(part.case.sizes.tiles, part.case.sizes.rank, part.case.words.kernel.rows),
-                                        part.step_us - part.terms_us(gpu, ["shared_read"])) for part in found]
-    return {WGMMA_PARAMETER: _figure(rates, "op/s", "walk_phase products of warpgroups", found)} if found else {}
+def _of_groups(gpu: Gpu, tiles: Sequence[Part]) -> dict[str, Figure]:
+    """Rate of warpgroups: operations of a step / what products and selection alone leave beside the terms of both and a single reading's rest; all that a
+    warp does between its products is in it."""
+    found = [part for part in tiles if part.is_markov and part.case.words.kernel.grouped]
+    single = [_beyond_terms_us(gpu, part) for part in tiles if part.is_markov and not part.case.words.kernel.grouped and part.case.passes == 1]
+    if not found or not single:
+        return {}
+    times_us = [part.step_us - min(single) - part.terms_us(gpu, [name for name in TILE_NAMES if name != "products"]) for part in found]
+    if min(times_us) <= 0:
+        return {}
+    rates = [operations_per_s_from_time(terms.group_operations(part.case.sizes.tiles, part.case.sizes.rank, part.case.words.kernel.rows), time_us)
+             for part, time_us in zip(found, times_us)]
+    return {WGMMA_PARAMETER: _figure(rates, "op/s", "fixed_latent of warpgroups", found)}
 
 
 def _of_advance(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
@@ -147,19 +156,35 @@ def _of_advance(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
 
 
 def _of_agreement(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
-    """A further batch row of a leader: what its agreement takes beyond exchange and latent, less what it takes where a leader has one row."""
-    left = [(part, rounded_up(part.case.sizes.batch, part.case.sizes.warps), part.step_us - part.terms_us(gpu, ["exchange", "latent"]))
-            for part in parts if part.is_markov]
-    single = [rest for _, led, rest in left if led == 1]
-    several = [(part, (rest - max(single)) / (led - 1)) for part, led, rest in left if led > 1] if single else []
-    positive = [max(value, 0.0) for _, value in several]
-    return {"led_row_us": _figure(positive, "us", "walk_exchange, by rows of a leader", [part for part, _ in several])} if several else {}
+    """Further rows that warps exchange side by side, of the time of one word, and further rows of a leader: slopes of the part over them.
+
+    The bare exchange grows otherwise: nothing but looks for words stands between its words.
+    """
+    of = {(part.case.sizes.batch, rounded_up(part.case.sizes.batch, part.case.sizes.warps)): part for part in parts if part.is_markov}
+    single = {batch: part for (batch, led), part in of.items() if led == 1}
+    if 1 not in single or len(single) < 2:
+        return {}
+    one_us, most = resolve(gpu).values["exchange_us"], max(single)
+    growths = [(part.step_us - single[1].step_us) / one_us / (batch - 1) for batch, part in single.items() if batch > 1]
+    found = {"exchange_growth": _figure([max(one, 0.0) for one in growths], "ratio", "walk_exchange, by rows side by side", list(single.values()))}
+    several = [(part, (part.step_us - single[most].step_us) / (led - 1)) for (_, led), part in of.items() if led > 1]
+    if several:
+        found["led_row_us"] = _figure([max(one, 0.0) for _, one in several], "us", "walk_exchange, by rows of a leader", [part for part, _ in several])
+    return found
+
+
+TILE_NAMES = ("products", "shared_read", "stream", "epilogue", "noise", "block_reduction")
+"""Terms of products and selection."""
+
+
+def _beyond_terms_us(gpu: Gpu, part: Part) -> float:
+    """What products and selection alone take beyond their terms."""
+    return part.step_us - part.terms_us(gpu, TILE_NAMES)
 
 
 def _of_tiles(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
     """A further reading of the tiles by warps: what products and selection take beyond their terms, less the same of a single reading."""
-    names = ["products", "shared_read", "stream", "epilogue", "noise", "block_reduction"]
-    left = [(part, part.step_us - part.terms_us(gpu, names)) for part in parts if part.is_markov and not part.case.words.kernel.grouped]
+    left = [(part, _beyond_terms_us(gpu, part)) for part in parts if part.is_markov and not part.case.words.kernel.grouped]
     single = [rest for part, rest in left if part.case.passes == 1]
     several = [(part, (rest - min(single)) / (part.case.passes - 1)) for part, rest in left if part.case.passes > 1] if single else []
     positive = [max(value, 0.0) for _, value in several]

@@ -22,7 +22,7 @@ RESOURCES = {
     "led_rows": "latency", "further_quads": "latency",
     "state_products": "issue", "state_read": "L2", "state_update": "issue", "projector": "issue", "latent_exchange": "exchange",
     "latent_update": "issue", "pool_read": "memory", "launch": "launch", "shard_load": "memory", "first_latent": "L2 latency",
-    "first_fill": "memory latency", "first_pass": "memory", "first_step": "latency", "first_noise": "issue", "position_terms": "kernel efficiency",
+    "first_fill": "memory latency", "first_pass": "memory", "first_step": "latency", "position_terms": "kernel efficiency",
     "pool_gather": "kernel efficiency", "byte_floor": "memory", "projection_excess": "kernel efficiency", "selection": "kernel efficiency",
     "state": "kernel efficiency", "sampling": "kernel efficiency", "first_kernels": "launch",
 }

@@ -283,7 +283,7 @@ CHECKED_WAYS = (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "
 CHECKED_KINDS = ("markov", "gated", "rnn", "domino")
 MOST_SAMPLED_ROWS = 16
 """Fused walks that a calibration is fitted on, and held to by `tests/cost_model/test_recorded.py`; others are predicted with wider intervals. A step of
-32 sampled rows takes a quarter to a half longer than its terms, which the model does not explain."""
+32 sampled rows is off by a fifth to a quarter, in either direction, which the model does not explain."""
 
 
 def unchecked_parts(mode: str, head: Head, workload: Workload) -> tuple[str, ...]:

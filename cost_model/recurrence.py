@@ -125,7 +125,9 @@ def advance_terms(values: Mapping[str, float], case: RecurrentCase, sizes: WalkS
         leaders, led_rows = smaller(sizes.batch, sizes.warps), rounded_up(sizes.batch, sizes.warps)
         return {**read, "gate": chain(terms.gate_instructions(sizes.rank, led_rows), leaders)}
     barriers_us = us_from_cycles(ADVANCE_BARRIERS[case.kind] * terms.barrier_cycles(sizes.warps), clock_mhz)
-    update = {"state_update": chain(terms.state_instructions(case.kind, case.state_size, sizes.batch, sizes.warps), sizes.warps) + barriers_us}
+    turns = terms.state_turns(case.kind, case.state_size, sizes.batch, sizes.warps)
+    updated_us = chain(terms.state_instructions(case.kind, case.state_size, sizes.batch, sizes.warps), sizes.warps)
+    update = {"state_update": updated_us + (turns - 1) * values["l2_latency_us"] + barriers_us}
     latents = {"latent_update": chain(terms.latent_instructions(case.kind, sizes.rank, sizes.batch, sizes.warps), sizes.warps)}
     if case.kind == "rnn":
         return {**read, **update, **latents}

@@ -153,17 +153,17 @@ def ring_us(streamed_bytes: Number, ring_bytes: Number, bytes_per_s: Number, lat
     return us_from_transfer(streamed_bytes, bytes_per_s) + streamed_bytes / larger(ring_bytes, 1) * latency_us
 
 
-def slot_by_slot_us(slots: Number, transfer_us: Number, work_us: Number, latency_us: Number, ahead: bool, readings: Number = 1) -> Number:
-    """Streamed slots that ask for their base logits one by one: slots × (latency + work of all readings but the last + max(transfer, that one's work)).
-
-    The logits queue behind the ring, so nothing but one slot's own transfer is ever on its way when they arrive; and a tile that is read again stays in the
-    ring whole until its last reading. Asked for a slot `ahead`, as warpgroups do, two slots share a trip: slots × max(transfer, work,
-    (latency + transfer + work) / 2). Times of one slot.
-    """
-    if ahead:
-        return slots * larger(larger(transfer_us, work_us), (latency_us + transfer_us + work_us) / 2)
+def slot_in_turn_us(transfer_us: Number, work_us: Number, latency_us: Number, readings: Number = 1) -> Number:
+    """A streamed slot of a warp that asks for its base logits when its turn comes: latency + work of all readings but the last + max(transfer, work of
+    the last). A tile that is read again stays in the ring whole until its last reading."""
     last_us = work_us / readings
-    return slots * (latency_us + (work_us - last_us) + larger(transfer_us, last_us))
+    return latency_us + (work_us - last_us) + larger(transfer_us, last_us)
+
+
+def slot_ahead_us(transfer_us: Number, work_us: Number, latency_us: Number) -> Number:
+    """A streamed slot of a warpgroup, whose base logits and parts are asked for a slot ahead: max(transfer, work, (latency + transfer + work) / 2), since
+    two slots share a trip."""
+    return larger(larger(transfer_us, work_us), (latency_us + transfer_us + work_us) / 2)
 
 
 def chain_us(instructions: Number, warps: Number, instruction_cycles: Number, clock_mhz: Number) -> Number:
@@ -177,25 +177,28 @@ def epilogue_us(accumulators: Number, warps: Number, quads: Number, cycles: Numb
     return us_from_cycles(accumulators * warps * quads * cycles / SCHEDULERS_PER_SM, clock_mhz)
 
 
-def epilogue_cycles(greedy_cycles: Number, *, rounding: str, wide: Number, sampled: bool, kept: bool) -> Number:
+def epilogue_cycles(greedy_cycles: Number, *, rounding: str, wide: Number, kept: bool) -> Number:
     """Issue cycles of a warp's accumulator: of a narrow greedy one, and the instructions that other kernels add.
 
-    rounding `twice` 4; 64-bit keys 20; adding noise 4; storing a pair of logits 12. Counted in the source and in SASS of sm_90.
+    rounding `twice` 4; 64-bit keys 20; storing a pair of logits 12. Counted in the source and in SASS of sm_90.
     """
-    return greedy_cycles + 4 * (rounding == "twice") + 4 * sampled + 12 * kept + 20 * wide
+    return greedy_cycles + 4 * (rounding == "twice") + 12 * kept + 20 * wide
 
 
-NOISE_PAIR_INSTRUCTIONS = 215 + 12
-"""Philox4x32-10 and two Gumbel values, SASS of sm_90 (`noise.cuh`, compiled alone), and the division of two logits by the temperature."""
+NOISE_BOUND_INSTRUCTIONS, NOISE_WORDS_INSTRUCTIONS = 100, 40
+"""A sampled pair of slots that are multiplied side by side: temperatures, bounds of its noise and their contest; and its share of Philox4x32-10, whose
+words two lanes share. SASS of sm_90 has 55 of the first, each function compiled alone; the walk takes twice that (`2026-11-30-batches`, steps
+of 1 to 16 sampled rows less greedy ones), for logarithms and shuffles answer later than arithmetic. So the first number is in-sample."""
 
-NOISE_QUAD_INSTRUCTIONS = 327
-"""Philox4x32-10 and four Gumbel values."""
+NOISE_EXACT_INSTRUCTIONS = 80
+"""Gumbel noise and division by the temperature of the one row of a lane that leads its contest (`contest.cuh`)."""
 
+NOISE_PAIR_INSTRUCTIONS = 280
+"""Philox4x32-10 and two Gumbel values of a pair, its divisions by the temperature and its call: where each streamed slot is multiplied alone. SASS of sm_90
+has 230 without the call; the walk of 8 rows takes 280, in-sample."""
 
-def noise_instructions(rows: Number, matrix_rows: Number, warps: Number) -> Number:
-    """Instructions of a warp that draws its part of a step's noise for a block: 327 a lane's quad of ids, and for each batch row as many in turn as
-    ceil(ceil(matrix rows / 128) / warps)."""
-    return rows * rounded_up(rounded_up(matrix_rows, 4 * WARP_LANES), warps) * NOISE_QUAD_INSTRUCTIONS
+NOISE_QUAD_INSTRUCTIONS = 80
+"""Philox4x32-10 of two slots, drawn while blocks agree."""
 
 
 WARP_LANES = 32
@@ -223,18 +226,13 @@ SHARED_LATENCY_CYCLES = 30
 """Load from shared memory: 28 to 30 cycles (Luo et al. 2024, table of load latencies)."""
 
 
-def exchange_us(one_word_us: Number, batch: Number, growth: Number) -> Number:
-    """All blocks agree on `batch` winners: one_word × (1 + growth × (batch − 1)).
-
-    growth is what each further word costs of the first. An H200's probes of 2 to 32 words a block give a tenth, within 15 % (a test reads the
-    record).
-    """
-    return one_word_us * (1.0 + growth * (batch - 1))
+def exchange_us(one_word_us: Number, rows_together: Number, growth: Number) -> Number:
+    """All blocks agree on the winners of rows that warps exchange side by side, one each: one_word × (1 + growth × (rows − 1))."""
+    return one_word_us * (1.0 + growth * (rows_together - 1))
 
 
 def led_rows_us(led_rows: Number, row_us: Number) -> Number:
-    """Further batch rows of a warp that exchanges words: (rows a leader - 1) × time of one. Their words, winners and latents go one after the
-    other; the probe of the exchange has the words alone."""
+    """Further batch rows of a warp that exchanges words: (rows a leader - 1) × time of one. Words, winners and latents go one after the other."""
     return (led_rows - 1) * row_us
 
 
@@ -277,14 +275,16 @@ def independent_sums(kind: str, rows: int) -> int:
     return smaller(rows, QUAD_ROWS) * ((4 if rows == 1 else 2) if kind == "domino" else 1)
 
 
-def state_instructions(kind: str, size: Number, batch: Number, warps: Number) -> Number:
-    """Instructions of a warp that advances its part of all states, which every block computes whole.
-
-    Domino: 4 elements a lane and turn, 117 instructions each. RNN: 2 elements a lane of a state (78 each) or of an output, in turns of all warps.
-    """
+def state_turns(kind: str, size: Number, batch: Number, warps: Number) -> Number:
+    """Turns in which the warps of a block advance all states: 4 elements a lane (Domino), or 2 of a state or an output (RNN). Each asks L2 for its words."""
     if kind == "domino":
-        return rounded_up(batch * size, 4 * WARP_LANES * warps) * 4 * STATE_INSTRUCTIONS[kind]
-    return rounded_up(2 * batch * rounded_up(size, 2 * WARP_LANES), warps) * 2 * STATE_INSTRUCTIONS[kind]
+        return rounded_up(batch * size, 4 * WARP_LANES * warps)
+    return rounded_up(2 * batch * rounded_up(size, 2 * WARP_LANES), warps)
+
+
+def state_instructions(kind: str, size: Number, batch: Number, warps: Number) -> Number:
+    """Instructions of a warp that advances its part of all states, which every block computes whole: turns × elements of a lane × 78 (RNN) or 117."""
+    return state_turns(kind, size, batch, warps) * (4 if kind == "domino" else 2) * STATE_INSTRUCTIONS[kind]
 
 
 def latent_instructions(kind: str, rank: Number, batch: Number, warps: Number) -> Number:

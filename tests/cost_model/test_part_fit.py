@@ -19,7 +19,7 @@ from cost_model.recorded import case_of_series
 from cost_model.workload import Workload
 from tests.cost_model.walk_examples import QWEN, series_key, study_h200
 
-TRUTH = {"epilogue_cycles_per_accumulator": (33.0, "cycle"), "instruction_cycles": (5.0, "cycle"), "led_row_us": (0.6, "us"), "further_quad_us": (0.9, "us"),
+TRUTH = {"epilogue_cycles_per_accumulator": (33.0, "cycle"), "exchange_growth": (0.07, "ratio"), "instruction_cycles": (5.0, "cycle"), "led_row_us": (0.6, "us"), "further_quad_us": (0.9, "us"),
          "wgmma_s8_ops_per_s_per_sm": (8e12, "op/s"), "position_product_us": (7.0, "us"), "small_kernel_us": (1.2, "us")}
 STUDY = study_h200()
 TRUE = STUDY.with_figures({name: Figure(value, unit, "measured", "made up") for name, (value, unit) in TRUTH.items()})
@@ -50,7 +50,7 @@ def phase_us(key, phase):
     case = case_of_series(TRUE, key)
     terms = {name: shown for name, (shown, _, _) in split(step_groups(resolve(TRUE).values, case)).items()}
     if phase == "products":
-        return terms["products"] + (terms["shared_read"] if case.words.kernel.grouped else 0)
+        return terms["products"] + terms["shared_read"]
     if phase == "epilogue":
         return terms["epilogue"] / (1 if case.words.kernel.grouped else case.passes) + FIXED_CYCLES / case.clock_mhz
     return terms["latent"] + terms.get("gate", 0) + (terms["state_read"] if key.head_kind == "gated" else 0)
@@ -87,7 +87,7 @@ def test_constants_come_back_from_parts_that_obey_the_model():
 
 
 def test_parts_that_are_not_recorded_fix_nothing():
-    assert part_figures(STUDY, part_rows(kinds=("markov",), probes=(AGREEMENT,))).keys() == {"led_row_us"}
+    assert part_figures(STUDY, part_rows(kinds=("markov",), probes=(AGREEMENT,))).keys() == {"led_row_us", "exchange_growth"}
     assert part_figures(STUDY, part_rows(kinds=("gated",))) == {}, "a part is compared with a Markov head's"
     assert "epilogue_cycles_per_accumulator" not in part_figures(STUDY, part_rows(probes=(TILES, AGREEMENT)))
 
@@ -103,9 +103,18 @@ def test_scatter_of_blocks_does_not_move_a_phase():
 
 def test_phases_that_contradict_a_parameter_fix_nothing():
     frame = part_rows(probes=(PHASE,))
-    shrinking = {("epilogue", 1): 0.5, ("epilogue", 8): 0.4, ("epilogue", 32): 0.3, ("products", 32): 0.1, ("latent", 1): 0.2}
+    shrinking = {("epilogue", 1): 0.5, ("epilogue", 8): 0.4, ("epilogue", 32): 0.3, ("latent", 1): 0.2}
     frame["samples_us"] = [[shrinking.get((variant, batch), samples[0])] * 132 for variant, batch, samples in zip(frame["variant"], frame["batch"], frame["samples_us"])]
     assert part_figures(STUDY, frame) == {}
+
+
+def test_clocks_of_a_kernel_that_spills_are_not_the_walks():
+    frame = part_rows(probes=(PHASE,))
+    spilt = frame["batch"] == 32
+    frame.loc[spilt, "samples_us"] = pd.Series([[9.0] * 132] * int(spilt.sum()), index=frame.index[spilt])
+    assert part_figures(STUDY, frame)["epilogue_cycles_per_accumulator"].value != pytest.approx(33.0, rel=0.1)
+    frame["spill_bytes"] = [404 if one else 0 for one in spilt]
+    assert part_figures(STUDY, frame)["epilogue_cycles_per_accumulator"].value == pytest.approx(33.0)
 
 
 def test_a_constant_is_never_below_nothing():

@@ -67,9 +67,9 @@ def test_more_batch_rows_never_cost_less(kind, mode, precision):
     assert steps[31] > steps[15] > steps[0]
 
 
-def sized(batch, products):
+def sized(batch, products, temperature=0.0):
     """Return the case of a walk whose kernel multiplies by warps or by warpgroups, whatever the planner would have it do."""
-    workload = Workload(batch=batch)
+    workload = Workload(batch=batch, temperature=temperature)
     request, placement = fused_request(STUDY, QWEN, workload), Placement(8, 24, 48, 0, 0)
     kernel = replace(kernel_beside(placement, STUDY, QWEN, "int8x2", grid_blocks=132, **request.built), products=products)
     return fused_case(STUDY, resolve(STUDY).curve, WalkWords("int8x2", "warm", False, kernel), walk_sizes(request, QWEN, workload, placement, kernel))
@@ -110,15 +110,18 @@ def test_bf16_takes_quads_too():
     assert five == pytest.approx(2 * one)
 
 
-def test_noise_is_drawn_beside_the_exchange_of_few_rows_and_in_place_of_many():
-    one = walk(temperature=1.0).terms["step"]
-    assert 0 < one["noise"].exposed_us + one["noise"].hidden_us < 2 * (one["exchange"].exposed_us + one["exchange"].hidden_us)
-    assert min(one["noise"].exposed_us, one["exchange"].exposed_us) == 0, "idle warps draw it while words travel"
-    four = walk(temperature=1.0, batch=4).terms["step"]
-    assert four["exchange"].exposed_us == 0 < four["noise"].exposed_us
-    eight = walk(temperature=1.0, batch=8).terms["step"]
-    assert eight["noise"].exposed_us == pytest.approx(9 * 2 * 227 * resolve(STUDY).values["instruction_cycles"] / 1980) and eight["exchange"].exposed_us > 0
+def test_noise_is_bounded_and_evaluated_once_a_lane_where_slots_are_multiplied_side_by_side():
+    cycles = resolve(STUDY).values["instruction_cycles"]
+    for batch, quads, accumulators, of_pair in ((1, 1, 3, 100), (4, 1, 9, 140), (8, 2, 9, 140), (32, 8, 9, 140)):
+        shown_us, hidden_us, _ = split(step_groups(resolve(STUDY).values, sized(batch, "warp", 1.0)))["noise"]
+        assert shown_us == pytest.approx(quads * (accumulators * of_pair + 80) * cycles / 1980), batch
+        assert (hidden_us > 0) == (batch == 1), "the words of one row are drawn while blocks agree"
     assert walk(temperature=0.5).step_us == walk(temperature=2.0).step_us, "the temperature is an input of one kernel"
+
+
+def test_streamed_slots_of_many_rows_evaluate_all_their_noise():
+    step = walk(mode="streaming", temperature=1.0, batch=8).terms["step"]
+    assert step["noise"].exposed_us == pytest.approx(9 * 2 * 280 * resolve(STUDY).values["instruction_cycles"] / 1980)
 
 
 def test_kept_logits_double_the_logits_traffic():
@@ -157,8 +160,9 @@ def test_rows_of_a_state_matrix_that_do_not_stay_are_read_again():
 
 def test_position_terms_are_an_entry_not_a_step():
     entry = exposed(walk("rnn"), "entry")
-    assert entry["position_terms"] == pytest.approx(6.5 + 2 * 1.6 + 768 * 2560 * 2 / 4.65e12 * 1e6)
-    assert exposed(walk("domino"), "entry")["position_terms"] == pytest.approx(6.5 + 256 * 2560 * 2 / 4.65e12 * 1e6), "no bias"
+    product_us, small_us = (resolve(STUDY).values[name] for name in ("position_product_us", "small_kernel_us"))
+    assert entry["position_terms"] == pytest.approx(product_us + 2 * small_us + 768 * 2560 * 2 / 4.65e12 * 1e6)
+    assert exposed(walk("domino"), "entry")["position_terms"] == pytest.approx(product_us + 256 * 2560 * 2 / 4.65e12 * 1e6), "no bias"
     assert "position_terms" not in exposed(walk(), "entry")
 
 
