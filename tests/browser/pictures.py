@@ -70,7 +70,7 @@ def take(name: str, picture: Picture, root: Path, address: Callable[[str], str],
             " return [r.x, r.y, r.width, end.getBoundingClientRect().bottom]; })()"
         )
         path = out / f"{name}.png"
-        clip = dict(x=x - MARGIN_PX, y=y - MARGIN_PX, width=width + 2 * MARGIN_PX, height=bottom - y + 2 * MARGIN_PX, scale=1)
+        clip = dict(x=x - MARGIN_PX, y=y - MARGIN_PX, width=width + 2 * MARGIN_PX, height=bottom - y + MARGIN_PX + 3, scale=1)
         browser.screenshot(path, clip)
     return path
 
