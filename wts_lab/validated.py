@@ -142,10 +142,15 @@ def group_of(point: ValidationPoint) -> str:
     return f"{head}{way}, {load}"
 
 
-def meets(found: Accuracy, goal: AccuracyGoal) -> bool:
-    """Whether an accuracy meets a goal in all that it asks."""
-    return (found.median_share <= goal.median_share and (goal.worst_share is None or found.worst_share <= goal.worst_share)
-            and goal.inside_share_low <= found.inside_share <= goal.inside_share_high and found.half_width_share <= goal.half_width_share)
+def shortfalls(found: Accuracy, goal: AccuracyGoal) -> tuple[str, ...]:
+    """What of a goal an accuracy misses, in words; empty where it meets all."""
+    missed = {
+        "median": found.median_share > goal.median_share,
+        "worst": goal.worst_share is not None and found.worst_share > goal.worst_share,
+        "held": not goal.inside_share_low <= found.inside_share <= goal.inside_share_high,
+        "half-width": found.half_width_share > goal.half_width_share,
+    }
+    return tuple(name for name, is_missed in missed.items() if is_missed)
 
 
 def summaries(result: Validated, kind: str) -> dict[str, Accuracy]:

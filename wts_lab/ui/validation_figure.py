@@ -13,7 +13,7 @@ from cost_model.tables import signed_percent
 from cost_model.units import UNKNOWN, format_interval_us, format_percent, format_us
 from cost_model.workload import OURS
 from wts_lab.ui.figures import INK, OTHER_STYLE, PAPER, QUIET, STYLES, TIME_TICKS, Spec, Style, axis, draw, heading, layout
-from wts_lab.validated import GOALS, KIND_WORDS, Validated, meets, summaries, walk_words
+from wts_lab.validated import GOALS, KIND_WORDS, Validated, shortfalls, summaries, walk_words
 
 if TYPE_CHECKING:
     import pandas
@@ -120,8 +120,13 @@ def summary_rows(result: Validated, kind: str) -> list[tuple[str, ...]]:
     rows = []
     for place, (name, found) in enumerate(summaries(result, kind).items()):
         goal = GOALS.get(kind) if place < 2 else None
-        rows.append((name, *accuracy_words(found), UNKNOWN if goal is None else "met" if meets(found, goal) else "missed"))
+        rows.append((name, *accuracy_words(found), UNKNOWN if goal is None else goal_words(shortfalls(found, goal))))
     return rows
+
+
+def goal_words(missed: Sequence[str]) -> str:
+    """Whether a goal is met, or what of it is missed."""
+    return f"missed: {', '.join(missed)}" if missed else "met"
 
 
 def accuracy_words(found: Accuracy) -> tuple[str, ...]:
