@@ -33,10 +33,10 @@ body { margin:0; color:var(--ink); font:16px/1.5 Inter,'Segoe UI','Helvetica Neu
 main { max-width:1380px; margin:0 auto; padding:32px 24px 64px; }
 h1 { font-size:28px; margin:0 0 8px; } h2 { font-size:20px; margin:40px 0 8px; }
 p { max-width:52em; margin:8px 0; } .quiet { color:var(--quiet); font-size:14.5px; }
-table { border-collapse:collapse; font-size:13.5px; font-variant-numeric:tabular-nums; margin:10px 0; }
-th, td { text-align:left; padding:3px 12px 3px 0; border-bottom:1px solid var(--line); vertical-align:top; }
+table { border-collapse:collapse; font-size:13px; font-variant-numeric:tabular-nums; margin:10px 0; }
+th, td { text-align:left; padding:3px 9px 3px 0; border-bottom:1px solid var(--line); vertical-align:top; }
 th { font-weight:600; } td.n, th.n { text-align:right; }
-.wide { overflow-x:auto; } .pair { display:flex; flex-wrap:wrap; gap:28px; align-items:flex-start; }
+.wide { overflow-x:auto; } .pair { display:flex; flex-wrap:wrap; gap:20px; align-items:flex-start; }
 .out { color:#A84A00; font-weight:600; }
 svg text { font-size:12px; fill:var(--ink); } svg .q { fill:var(--quiet); } span.q { color:var(--quiet); }
 """

@@ -111,8 +111,9 @@ def _trace(name: str, style: Style, own: Sequence[ValidationPoint]) -> Spec:
     )
 
 
-SUMMARY_TITLES = ("walks", "median error", "worst error", "intervals held", "half-width", "goal")
-"""Errors are of steps, regardless of sign; a half-width is half of the 95 % interval over the prediction, and its column has medians."""
+SUMMARY_TITLES = ("walks", "median error", "worst error", "held", "half-width", "goal")
+"""Errors are of steps, regardless of sign; held is the share of 95 % intervals that hold the measurement; a half-width is half of an interval over
+the prediction, and its column has medians."""
 
 
 def summary_rows(result: Validated, kind: str) -> list[tuple[str, ...]]:
