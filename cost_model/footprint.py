@@ -28,9 +28,6 @@ KERNEL_ROWS = (1, 2, 4, 8, 16, 32)
 QUAD = 4
 """Batch rows of one tensor product: each takes a pair of its 8 columns."""
 
-AHEAD_ROWS = 1
-"""Batch rows up to which the words of the noise are drawn a step ahead, into registers."""
-
 
 def kernel_rows(batch: int) -> int:
     """Batch rows of the kernel that walks `batch` rows: the next of 1, 2, 4, 8, 16, 32."""
