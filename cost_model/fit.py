@@ -168,7 +168,7 @@ def fit_steps(frame: pandas.DataFrame) -> StepFit:
             f"the series has {len(measured)} walk length{'s' if len(measured) != 1 else ''} ({', '.join(map(str, measured)) or 'none'}); "
             f"a fit needs at least {MIN_STEPS}, for example 1, 7 and 16. Measure the missing ones"
         )
-    dropped = int(sum(value for value in frame["samples_dropped"] if value == value and value is not None)) if "samples_dropped" in frame else 0
+    dropped = int(frame["samples_dropped"].dropna().sum()) if "samples_dropped" in frame else 0
     kept = [(process, steps, samples) for process, steps, samples in rows if len(samples)]
     left = sorted({steps for _, steps, _ in kept})
     if len(left) < MIN_STEPS:

@@ -150,3 +150,9 @@ def test_a_call_is_what_was_measured_where_it_was_and_the_line_elsewhere():
     fit = fit_steps(pd.DataFrame(series(lambda steps, _: 10 + 2 * steps + (3 if steps == 16 else 0))))
     assert fit.call_us(16) == pytest.approx(45) and fit.line_us(16) < 44.5
     assert fit.call_us(10) == fit.line_us(10) == pytest.approx(fit.entry_us + 10 * fit.step_us)
+
+
+def test_samples_dropped_that_a_row_does_not_tell_are_not_counted():
+    frame = series(lambda s, p: 10 + 3.0 * s)
+    frame["samples_dropped"] = pd.array([None, 2] + [0] * (len(frame) - 2), dtype="Int64")
+    assert fit_steps(frame).samples_dropped == 2
