@@ -26,6 +26,10 @@ from cost_model.workload import require_whole
 
 FIELDS = ("prompt", "drafted", "accepted")
 RESAMPLES = 10_000
+MOST_RESAMPLES = 1_000_000
+LONGEST_BLOCK = 4096
+"""Most drafted tokens of a round, as of a walk: a count above it is no count of tokens, and its positions would fill the memory."""
+
 SHARE_INSIDE = 0.95
 FEW_PROMPTS = 30
 """Below so many clusters a percentile interval is narrower than it claims."""
@@ -151,10 +155,10 @@ def accepted_length(log: AcceptanceLog, *, resamples: int = RESAMPLES, seed: int
     """Accepted length of one run with its interval.
 
     Raises:
-        BadInput: fewer than two prompts, so that nothing says how prompts differ.
+        BadInput: fewer than two prompts, so that nothing says how prompts differ; `resamples` or `seed` out of range.
     """
     _require_prompts(log)
-    return _estimate(log.accepted_length, _resampled(log, numpy.random.default_rng(seed), resamples))
+    return _estimate(log.accepted_length, _resampled(log, _generator(seed), resamples))
 
 
 def length_change(before: AcceptanceLog, after: AcceptanceLog, *, resamples: int = RESAMPLES, seed: int = 0) -> LengthChange:
@@ -171,7 +175,7 @@ def length_change(before: AcceptanceLog, after: AcceptanceLog, *, resamples: int
     if shared and not is_paired:
         raise BadInput(f"the runs share {len(shared)} prompts, the first log has {len(before.prompts)} and the second {len(after.prompts)}; "
                        "compare logs of the same prompts, or of entirely different ones")  # fmt: skip
-    generator = numpy.random.default_rng(seed)
+    generator = _generator(seed)
     if is_paired:
         order = {prompt: place for place, prompt in enumerate(after.prompts)}
         second = [order[prompt] for prompt in before.prompts]
@@ -186,6 +190,12 @@ def length_change(before: AcceptanceLog, after: AcceptanceLog, *, resamples: int
     )  # fmt: skip
 
 
+def _generator(seed: int) -> numpy.random.Generator:
+    """The generator of a bootstrap."""
+    require_whole("seed", seed, 0, None)
+    return numpy.random.default_rng(seed)
+
+
 def _resampled(
     log: AcceptanceLog, generator: numpy.random.Generator, resamples: int, second: tuple[numpy.ndarray, numpy.ndarray] | None = None
 ) -> numpy.ndarray:
@@ -194,7 +204,7 @@ def _resampled(
     Args:
         second: rounds and accepted tokens of the same prompts in another run, which are drawn with them.
     """
-    require_whole("resamples", resamples, 100, None)
+    require_whole("resamples", resamples, 100, MOST_RESAMPLES)
     count = len(log.prompts)
     runs = [(log.rounds, log.accepted_tokens), *([second] if second else [])]
     drawn = []
@@ -264,7 +274,7 @@ def _checked(row: Any) -> tuple[str | int, int, int]:
     if isinstance(drafted, list) and isinstance(accepted, list) and accepted != drafted[: len(accepted)]:
         raise BadInput(f"accepted is {accepted!r}, which are not the first of drafted, {drafted!r}; the target's own token is not among them")
     counts = [_count(name, value) for name, value in (("drafted", drafted), ("accepted", accepted))]
-    require_whole("drafted tokens", counts[0], 1, None)
+    require_whole("drafted tokens", counts[0], 1, LONGEST_BLOCK)
     require_whole("accepted tokens", counts[1], 0, counts[0])
     return prompt, counts[0], counts[1]
 

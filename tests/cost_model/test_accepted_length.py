@@ -116,18 +116,23 @@ def test_too_few_prompts_and_half_shared_ones_are_refused():
         accepted_length(one)
     with pytest.raises(BadInput, match="share 1 prompts, the first log has 2 and the second 2"):
         length_change(two, other)
-    with pytest.raises(BadInput, match="resamples is 10"):
+    with pytest.raises(BadInput, match="resamples is 10; it must be from 100 to 1,000,000"):
         accepted_length(two, resamples=10)
+    with pytest.raises(BadInput, match="resamples is 100,000,000,000; it must be from 100 to 1,000,000"):
+        accepted_length(two, resamples=10**11)
+    with pytest.raises(BadInput, match="seed is -1; it must be at least 0"):
+        length_change(two, two, seed=-1)
 
 
 WRONG = [
     ({"prompt": "a", "drafted": [1, 2]}, "lacks accepted"), ({"drafted": 1, "accepted": 1}, "lacks prompt"), ([1], "must be an object with prompt, drafted, accepted"),
     ({"prompt": 1.5, "drafted": 2, "accepted": 1}, "prompt is 1.5; it must be a text or a whole number"),
     ({"prompt": True, "drafted": 2, "accepted": 1}, "prompt is True"), ({"prompt": "a", "drafted": 2, "accepted": 3}, "accepted tokens is 3; it must be from 0 to 2"),
-    ({"prompt": "a", "drafted": 0, "accepted": 0}, "drafted tokens is 0; it must be at least 1"), ({"prompt": "a", "drafted": -1, "accepted": 0}, "drafted is -1"),
+    ({"prompt": "a", "drafted": 0, "accepted": 0}, "drafted tokens is 0; it must be from 1 to 4,096"), ({"prompt": "a", "drafted": -1, "accepted": 0}, "drafted is -1"),
     ({"prompt": "a", "drafted": [5, 6], "accepted": [5, 7]}, "are not the first of drafted"), ({"prompt": "a", "drafted": [5, 6], "accepted": [5, 6, 7]}, "are not the first"),
     ({"prompt": "a", "drafted": [5, -6], "accepted": 1}, "a token of drafted is -6"), ({"prompt": "a", "drafted": "7", "accepted": 1}, "drafted is '7'"),
     ({"prompt": "a", "drafted": 7, "accepted": True}, "accepted is True"),
+    ({"prompt": "a", "drafted": 10**23, "accepted": 3}, "drafted tokens is 100,000,000,000,000,000,000,000; it must be from 1 to 4,096"),
 ]  # fmt: skip
 
 
