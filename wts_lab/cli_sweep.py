@@ -9,7 +9,7 @@ import typer
 
 from cost_model.errors import BadInput
 from cost_model.head import HEAD_KINDS
-from cost_model.workload import MODES, PRECISIONS, ROUNDINGS
+from cost_model.workload import MODES, PRECISIONS, ROUNDINGS, require_whole
 from wts_lab.cli_inputs import (
     STANDARD_STEPS, STUDIED_VOCABULARY, HeadsOption, JsonOption, L2StatesOption, ProcessesOption, RepeatsOption, StepsListOption, VocabsOption,
     heads_from, path_option, whole_from, wholes_from, words_from,
@@ -62,6 +62,7 @@ def sweep(
         temperatures = [number_from("--temperature", word) for word in words_from([temperature])]
         cases = grid_cases(asked, heads, batches, temperatures, logits)
         lengths, states = wholes_from("--steps", steps), tuple(words_from([l2_state]))
+        require_whole("--groups-per-job", groups_per_job, 1, None)
         if dry_run:
             _show(cases, len(lengths) * len(states), groups_per_job, as_json)
             return

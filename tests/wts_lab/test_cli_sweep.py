@@ -27,6 +27,7 @@ def test_a_grid_is_every_head_at_every_batch_and_temperature():
         (("--batch", ","), "give at least one --batch and one --temperature"), (("--batch", "x"), "--batch has 'x'"), (("--rank", "33"), "rank is 33"),
         (("--head", "dspark-qwen3-4b", "--rank", "256"), "--head fixes the sizes"), (("--mode", "fast"), "--mode is 'fast'"),
         (("--temperature", "1", "--rounding", "none"), "choose rounding once or twice"),
+        (("--groups-per-job", "0"), "--groups-per-job is 0; it must be at least 1"),
     ],
 )
 def test_a_grid_that_cannot_be_is_refused(words, message):
