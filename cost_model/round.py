@@ -22,6 +22,8 @@ from cost_model.workload import require_whole, require_word
 Interval = tuple[float, float]
 
 SCHEDULES = ("serial", "overlapped")
+LARGEST = 1e12
+"""Largest number that a round is described with. In µs it is some twelve days; far above it sums of times leave the range of a double."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Round:
     def __post_init__(self) -> None:
         for name, least in (("verify_us", 0.0), ("backbone_us", 0.0), ("base_logits_us", 0.0), ("accepted_length", 1.0), ("hidden_share", 0.0)):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not least <= value < math.inf:
-                raise BadInput(f"{name} is {value!r}; it must be a finite number of at least {least:g}")
+            if not isinstance(value, (int, float)) or not least <= value <= LARGEST:
+                raise BadInput(f"{name} is {value!r}; it must be a finite number from {least:g} to {LARGEST:g}")
         for name, interval, value, least in (
             ("verify_interval_us", self.verify_interval_us, self.verify_us, 0.0),
             ("backbone_interval_us", self.backbone_interval_us, self.backbone_us, 0.0),
@@ -65,10 +67,11 @@ class Round:
             ("accepted_length_interval", self.accepted_length_interval, self.accepted_length, 1.0),
             ("hidden_share_interval", self.hidden_share_interval, self.hidden_share, 0.0),
         ):
-            if interval is not None and not least <= interval[0] <= value <= interval[1] < math.inf:
-                raise BadInput(f"{name} is {interval!r}; it must hold {value:g} between its two ends, none below {least:g}")
+            if interval is not None and not least <= interval[0] <= value <= interval[1] <= LARGEST:
+                raise BadInput(f"{name} is {interval!r}; it must hold {value:g} between its two ends, none below {least:g} or above {LARGEST:g}")
         if max(self.hidden_share, *(self.hidden_share_interval or (0.0,))) > 1:
-            raise BadInput(f"hidden_share is {self.hidden_share!r}, its interval {self.hidden_share_interval!r}; a share is at most 1")
+            told = "" if self.hidden_share_interval is None else f", its interval {self.hidden_share_interval!r}"
+            raise BadInput(f"hidden_share is {self.hidden_share!r}{told}; a share is at most 1")
         require_word("schedule", self.schedule, SCHEDULES)
         require_whole("concurrency", self.concurrency, 1, None)
 

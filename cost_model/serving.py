@@ -29,6 +29,9 @@ from cost_model.units import format_bytes
 from cost_model.workload import Workload, require_whole
 
 PHASES = ("verify", "backbone", "base_logits")
+MOST_CONTEXT = 2**27
+"""Longest context asked for, far above any model's; a longer one is a slip of the keyboard."""
+
 FUSED_WAYS = (("streaming", "bf16"), ("streaming", "int8x2"), ("resident", "int8x2"))
 
 
@@ -62,10 +65,11 @@ class RoundRequest:
     alternatives: Alternatives = Alternatives()
 
     def __post_init__(self) -> None:
-        require_whole("context_tokens", self.context_tokens, 0, None)
+        require_whole("context_tokens", self.context_tokens, 0, MOST_CONTEXT)
         most = self.workload.steps + 1
         if max(self.accepted_length, *(self.accepted_length_interval or (0,))) > most:
-            raise BadInput(f"accepted_length is {self.accepted_length:g}, its interval {self.accepted_length_interval}; a round of {self.workload.steps} "
+            told = "" if self.accepted_length_interval is None else f", its interval {self.accepted_length_interval}"
+            raise BadInput(f"accepted_length is {self.accepted_length:g}{told}; a round of {self.workload.steps} "
                            f"drafted tokens yields at most {most}, the target's own token among them")
         if self.drafter.target != self.target.name:
             raise BadInput(f"{self.drafter.name} drafts for {self.drafter.target}, not for {self.target.name}; give that target, or another drafter")

@@ -8,7 +8,6 @@ What they do to it has to be measured: nobody's model knows it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -21,7 +20,7 @@ from cost_model.head import Head
 from cost_model.options import Option, predicted_option
 from cost_model.placement import PlanError
 from cost_model.predict import Prediction, predict
-from cost_model.round import Round, round_gain
+from cost_model.round import LARGEST, Round, round_gain
 from cost_model.workload import ENGINE, Workload, require_whole
 
 FUSED_WAYS = (("resident", "int8x2"), ("streaming", "int8x2"))
@@ -84,8 +83,8 @@ class Alternatives:
         if (self.ranks > 1) != (self.collective_us is not None):
             raise BadInput(f"ranks is {self.ranks} and collective_us {self.collective_us!r}; sharding needs more than one rank and the time of a "
                            "collective on their link, replicating on one GPU neither")
-        if self.collective_us is not None and not 0 <= self.collective_us < math.inf:
-            raise BadInput(f"collective_us is {self.collective_us!r}; it must be a finite time of at least 0")
+        if self.collective_us is not None and not 0 <= self.collective_us <= LARGEST:
+            raise BadInput(f"collective_us is {self.collective_us!r}; it must be a finite time from 0 to {LARGEST:g}")
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,10 @@ def test_at_break_even_the_gain_is_the_least(before, share, least):
 
 
 @pytest.mark.parametrize("arguments, word", [((-1, 0, 2), "verify_us"), ((1, float("nan"), 2), "backbone_us"), ((1, 1, 0.5), "accepted_length"),
-                                             ((1, 1, 2, (2, 3)), "verify_interval_us")])
+                                             ((1, 1, 2, (2, 3)), "verify_interval_us"),
+                                             ((1e308, 1, 2), r"verify_us is 1e\+308; it must be a finite number from 0 to 1e\+12"),
+                                             ((1, 1, 2, (1, 1e13)), r"none below 0 or above 1e\+12"),
+                                             ((1, 1, 2, None, None, None, 0, None, "overlapped", 2.0), "hidden_share is 2.0; a share is at most 1")])
 def test_impossible_rounds_are_refused(arguments, word):
     with pytest.raises(BadInput, match=word):
         Round(*arguments)

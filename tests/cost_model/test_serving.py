@@ -182,6 +182,7 @@ def test_every_gpu_and_drafter_gets_an_answer_in_plain_values(gpu, name):
     ({"accepted_length": 9.0, "accepted_length_interval": None}, "at most 8"), ({"accepted_length_interval": (3.0, 8.5)}, "at most 8"),
     ({"target": load_target("qwen3-4b")}, "drafts for qwen3-8b, not for qwen3-4b"), ({"head": load_head("dspark-gemma4-12b")}, "made for this target"),
     ({"times": {"prefill": given(1.0)}}, "prefill"), ({"hidden_share": 0.5}, "nothing is hidden"), ({"context_tokens": -1}, "context_tokens is -1"),
+    ({"context_tokens": 10**14}, "context_tokens is 100,000,000,000,000; it must be from 0 to 134,217,728"),
     ({"times": {}, "alternatives": Alternatives(ranks=2, collective_us=3.0)}, "roofline is that of one GPU"),
 ])
 def test_impossible_requests_are_refused(change, word):

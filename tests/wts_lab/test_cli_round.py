@@ -91,6 +91,8 @@ def test_records_replace_predictions(tmp_path):
     ((*LENGTH, "--out", "round.txt"), ".md or .json"), ((*LENGTH, "--memory", "window"), "window_tokens is None"), ((*LENGTH, "--concurrency", "64"), "batch is 64"),
     ((*LENGTH, "--ranks", "2"), "collective"), ((*LENGTH, "--schedule", "both"), "choose one of serial, overlapped"), ((*LENGTH, "--verify-us", "nan"), "finite"),
     ((*LENGTH, "--steps", "0"), "--steps is 0"), ((*LENGTH, "--head", "dspark-kimi-k3"), "made for this target"),
+    ((*LENGTH, "--verify-us", "1e308", "--json"), "verify_us is 1e+308"), (("--accepted-length", "9"), "accepted_length is 9; a round of 7 drafted tokens"),
+    ((*LENGTH, *TIMES, "--ranks", "2", "--collective-us", "1e308"), "collective_us is 1e+308; it must be a finite time from 0 to 1e+12"),
 ])
 def test_what_cannot_be_asked_is_refused_in_one_line(words, told):
     assert told in refused(*ASKED, *words)
