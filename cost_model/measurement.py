@@ -112,7 +112,10 @@ def read_walk_folder(folder: Path | str) -> pandas.DataFrame:
 
     folder = Path(folder)
     paths = [path for path in sorted(folder.rglob(f"*{RECORD_SUFFIX}")) if not path.name.startswith(".")]
-    walks = [path for path in paths if _format_of(path, _arrow_columns(path)) == "walk"]
+    try:
+        walks = [path for path in paths if _format_of(path, _arrow_columns(path)) == "walk"]
+    except RecordError as error:
+        raise RecordError(f"{error}. Every {RECORD_SUFFIX} file under {folder} must be a whole record: move this one away, or name the records") from error
     if not walks:
         raise RecordError(f"{folder}: holds no walk record (*{RECORD_SUFFIX}); give a folder such as data/measurements/<gpu>")
     return pandas.concat([read_walk(path).assign(record=path.stem) for path in walks], ignore_index=True)

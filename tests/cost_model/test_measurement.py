@@ -244,6 +244,9 @@ def test_other_files_are_named(tmp_path):
     pandas.DataFrame({"a": [1], "b": [2]}).to_parquet(foreign)
     with pytest.raises(RecordError, match="is not a walk record: unknown columns a, b; no columns schema_version, run_id"):
         read_walk(foreign)
+    with pytest.raises(RecordError, match="must be a whole record: move this one away, or name the records") as refusal:
+        read_walk_folder(tmp_path)
+    assert str(refusal.value).startswith(str(foreign)) and f"Every .parquet file under {tmp_path} " in str(refusal.value)
 
 
 def rewritten(tmp_path, change):
