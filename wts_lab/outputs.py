@@ -40,6 +40,8 @@ def write_outputs(result: StudyResult, out: Path | str) -> Written:
     from cost_model.tables import write_csv, write_markdown, write_parquet
 
     out = Path(out)
+    has_plotly = importlib.util.find_spec("plotly") is not None
+    report = _rendered(result) if has_plotly else ""  # takes seconds; an interrupt in them leaves the folder as it was
     rows = list(result.rows)
     files = [
         write_csv(rows, out / f"{TABLE}.csv"),
@@ -55,15 +57,20 @@ def write_outputs(result: StudyResult, out: Path | str) -> Written:
         name = SETTINGS if number == 0 else f"settings-{head.name}.json"
         files.append(write_settings(result.decisions[head].settings, out / name))
     _delete_stale_settings(out, files)
-    if importlib.util.find_spec("plotly") is None:
+    if not has_plotly:
         (out / REPORT).unlink(missing_ok=True)
         return Written(
             tuple(files),
             (f"{out / REPORT} was not written: plotly is not installed. `pip install plotly` and run the study again.",),
         )
+    return Written((*files, write_text_whole(out / REPORT, report)))
+
+
+def _rendered(result: StudyResult) -> str:
+    """The report's page."""
     from wts_lab.report import render_report
 
-    return Written((*files, write_text_whole(out / REPORT, render_report(result))))
+    return render_report(result)
 
 
 def _delete_stale_settings(out: Path, written: Sequence[Path]) -> None:

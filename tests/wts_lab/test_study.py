@@ -428,6 +428,16 @@ def test_a_file_that_fails_leaves_the_old_one_alone(
     assert (tmp_path / "report.html").read_text() == "old"
 
 
+def test_an_interrupt_while_the_report_is_drawn_leaves_the_folder_as_it_was(
+    result: study.StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "settings.json").write_text("old")
+    monkeypatch.setattr("wts_lab.report.render_report", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write_outputs(result, tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"settings.json": "old"}
+
+
 def test_a_replay_imports_neither_torch_nor_plotly_nor_widgets(records: Path, tmp_path: Path) -> None:
     script = (
         "import sys\n"
