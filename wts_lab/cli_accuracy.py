@@ -12,7 +12,7 @@ import typer
 from cost_model.errors import BadInput
 from cost_model.head import HEAD_KINDS, Head, load_head
 from cost_model.measurement import record_path
-from cost_model.workload import require_word
+from cost_model.workload import require_whole, require_word
 from wts_lab.cli_inputs import (
     DEFAULT_RANK, HeadOption, JsonOption, RankOption, RoundingOption, StepsOption, TargetVocabOption, VocabOption, path_option, require_steps,
 )
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FOLDER = "accuracy"
 WALKS_BY_DEVICE = {"cuda": 64, "cpu": 4}
+MAX_SEED = 2**32 - 1
 DEFAULT_HIDDEN, DEFAULT_GRU = 2560, 1024
 """Sizes of the heads released for Qwen3-4B."""
 
@@ -55,6 +56,7 @@ def accuracy(
 
     with user_errors(out=out):
         require_steps(steps)
+        require_whole("--seed", seed, 0, MAX_SEED)
         shape = None if checkpoint else _shape(head, kind, vocab, rank, target_vocab, hidden, gru)
         if checkpoint:
             _refuse("--checkpoint", {"--head": head, "--rank": rank, "--target-vocab": target_vocab, "--hidden": hidden, "--gru": gru})

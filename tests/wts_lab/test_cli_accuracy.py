@@ -119,6 +119,7 @@ def test_a_record_that_is_there_is_refused_before_anything_is_computed(tmp_path,
     (("--vocab", "90", "--rank", "32", "--rounding", "up"), "rounding is 'up'"),
     (("--vocab", "90", "--rank", "32", "--base-spread", "-1"), "at least 0"),
     (("--vocab", "90", "--device", "tpu"), "--device is 'tpu'"),
+    (("--vocab", "90", "--seed", str(10**23)), "--seed is 100,000,000,000,000,000,000,000; it must be from 0 to 4,294,967,295"),
     (("--vocab", "90", "--case", "Not So"), "case is 'Not So'"),
 ])
 def test_bad_input_is_one_line(tmp_path, arguments, message):
