@@ -306,14 +306,14 @@ def _check_locks() -> list[Finding]:
         return [Finding("build locks", False, told, "a build is running: wait for it, or end that process")]
     if stale:
         told = ", ".join(map(str, stale))
-        return [Finding("build locks", False, f"left over: {told}", "delete them (wts_lab.environment.clear_stale_locks); no process holds them")]
+        return [Finding("build locks", False, f"left over: {told}", "no process holds them: `wts-lab doctor --clear-locks` deletes them")]
     return [Finding("build locks", True, "none held")]
 
 
 def _check_packages() -> list[Finding]:
     found = []
     for name, need in (("pandas", RECORDS), ("pyarrow", RECORDS), ("scipy", RECORDS), ("plotly", REPORT), ("ipywidgets", LAB),
-                       ("anywidget", LAB), ("jupyterlab", LAB)):
+                       ("anywidget", LAB), ("jupyterlab", LAB), ("voila", LAB)):
         version = guarded(lambda name=name: metadata.version(name))
         absent = f"not installed, needed for {need} only" if need in OPTIONAL else "not installed"
         found.append(Finding(name, version is not None, version or absent, "" if version else f"pip install {name}", need))

@@ -112,7 +112,7 @@ def test_all_faults_come_in_one_pass_each_with_a_mend(monkeypatch, tmp_path):
     for name in ("torch", "CUDA device", "NVML", "nvcc", "ninja", "C++ compiler", "pandas", "pyarrow", "scipy", "plotly", "ipywidgets", "anywidget"):
         assert not findings[name].ok and findings[name].mend, name
     assert findings["python"].ok and findings["build locks"].ok
-    assert {finding.name for finding in findings.values() if not finding.ok and not finding.fault} == {"plotly", "ipywidgets", "anywidget", "jupyterlab"}
+    assert {finding.name for finding in findings.values() if not finding.ok and not finding.fault} == {"plotly", "ipywidgets", "anywidget", "jupyterlab", "voila"}
     assert findings["jupyterlab"].detail == "not installed, needed for the lab only"
 
 
