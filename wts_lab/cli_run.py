@@ -84,7 +84,8 @@ def calibrate(
     """Turn probes (and walks, where the records hold some) of this GPU into the parameters of its cost model, with standard errors."""
     from cost_model.calibrate import calibrate as calibrate_gpu
     from cost_model.calibrate import write_calibration
-    from cost_model.engine_fit import TABLED_ENGINE
+    from cost_model.engine_fit import TABLED_ENGINE, tabulate_engine, write_engine
+    from cost_model.fit import fit_frame
     from cost_model.measurement import require_gpu
 
     with user_errors("no calibration was written", out):
@@ -102,27 +103,21 @@ def calibrate(
         chip = load_gpu(gpu, calibrated=False) if gpu is not None else _gpu_of(frame)
         require_gpu(frame, chip)
         calibrated = calibrate_gpu(chip, frame)
+        errors = _model_errors(calibrated, frame)
+        engine = None if engines is None else tabulate_engine(calibrated, fit_frame(frame), calibrated.calibration or "")
         path = out or Path(f"{chip.id}.toml")
-        write_calibration(calibrated, path)
-        described = None if engines is None else _describe_engine(calibrated, frame, engines)
+        write_calibration(calibrated, path)  # after all that takes seconds: an interrupt says that nothing was written
+        described = None if engine is None else write_engine(engine, engines / f"{TABLED_ENGINE}.toml")
         if as_json:
             print_json({"calibration": str(path), "engine": None if described is None else str(described), "gpu": calibrated,
-                        "errors": _model_errors(calibrated, frame)})
+                        "errors": errors})
         else:
             cli_views.show_parameters(calibrated)
-            cli_views.show_model_errors(_model_errors(calibrated, frame))
+            cli_views.show_model_errors(errors)
             if described is not None:
                 say(f"wrote {described}")
             used = data_root() / "gpus" / "calibrated" / f"{chip.id}.toml"
             say(f"wrote {path}" + ("" if path.resolve() == used.resolve() else f"; predictions use it once it is copied to {used}"))
-
-
-def _describe_engine(gpu: Gpu, frame: pandas.DataFrame, folder: Path) -> Path:
-    """Write the torch-stepwise engine's description from the walks of a frame."""
-    from cost_model.engine_fit import TABLED_ENGINE, tabulate_engine, write_engine
-    from cost_model.fit import fit_frame
-
-    return write_engine(tabulate_engine(gpu, fit_frame(frame), gpu.calibration or ""), folder / f"{TABLED_ENGINE}.toml")
 
 
 def _model_errors(gpu: Gpu, frame: pandas.DataFrame) -> list[ModeErrors]:

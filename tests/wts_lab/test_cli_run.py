@@ -64,6 +64,21 @@ def test_calibrate_makes_calibration_and_engine_table_from_the_shipped_records(t
     assert read_calibration(out, load_gpu("h200-sxm", calibrated=False)).has("stream_efficiency")
 
 
+@pytest.mark.parametrize("slow", ["wts_lab.cli_run._model_errors", "cost_model.engine_fit.tabulate_engine"])
+def test_an_interrupted_calibration_writes_nothing_as_it_says(slow, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    from cost_model.paths import data_root
+
+    records = data_root() / "measurements" / "h200-sxm"
+    if not records.is_dir():
+        pytest.skip("no records of an H200 ship")
+    monkeypatch.setattr("wts_lab.cli_run._model_errors", lambda gpu, frame: [])
+    monkeypatch.setattr(slow, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = run("calibrate", str(records), "--gpu", "h200-sxm", "--out", str(tmp_path / "h200-sxm.toml"), "--engines", str(tmp_path))
+    assert result.exit_code == 130 and "interrupted: no calibration was written" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_live_run_without_a_gpu_is_refused():
     from wts_lab.study import capable_device
 
