@@ -213,7 +213,12 @@ def recorded(gpu: Gpu, records: list[Path], workload: Workload | None = None) ->
     require_gpu(frame, gpu)
     recording = recording_of(frame, gpu.id)
     if workload is not None:
+        known = sorted(set(recording.frame[["batch", "temperature", "rounding"]].itertuples(index=False, name=None)))
         recording = recording.about(workload.batch, workload.temperature, workload.rounding)
+        if recording.frame.empty:
+            shown = "; ".join(f"batch {batch}, temperature {temperature:g}, {rounding}" for batch, temperature, rounding in known)
+            say(f"no walk in the records has batch {workload.batch}, temperature {workload.temperature:g} and rounding {workload.rounding}, so times are "
+                f"predicted; recorded are {shown}")
     return [] if recording.frame.empty else fit_frame(recording.frame), known_environment(describe_origin(recording.rows))
 
 

@@ -238,6 +238,17 @@ def test_decide_is_about_the_temperature_and_rounding_asked_for():
     assert "a sampled walk draws from logits rounded to bf16" in refused(*words[:-1], "none")
 
 
+def test_decide_tells_of_records_that_hold_nothing_of_the_walk_asked_for():
+    pytest.importorskip("pandas")
+    from cost_model.paths import data_root
+
+    words = ("decide", "--gpu", "h200-sxm", "--vocab", "151936", "--rank", "256", "--batch", "8", str(data_root() / "measurements" / "h200-sxm"))
+    told = " ".join(run(*words, "--temperature", "0.3").stderr.split())
+    assert "no walk in the records has batch 8, temperature 0.3 and rounding once, so times are predicted" in told
+    assert "batch 8, temperature 1, once" in told
+    assert "no walk in the records" not in run(*words, "--temperature", "1").stderr
+
+
 def test_decide_joins_an_overlapped_round_as_its_schedule_does():
     words = ("decide", "--gpu", "h200-sxm", *SHAPE, "--json", "--verify-us", "9000", "--backbone-us", "900", "--base-logits-us", "100", "--accepted-length", "4")
     serial, overlapped, half = (json.loads(run(*words, *more).stdout)["gain"]["round_us_after"] for more in (
