@@ -122,8 +122,13 @@ def unpack_latents_bf16(packed: torch.Tensor) -> torch.Tensor:
 
 
 def in_pairs(base_logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Base logits whose pairs a kernel can load (`csrc/walk/base_logits.cuh`): bf16 ``[B, positions, >= vocab_size]`` as they are where every row starts at four bytes and
-    the vocabulary is even; else a copy of ``[B, positions, even]`` with -inf behind the vocabulary. Strides count elements."""
+    """Base logits whose pairs a kernel can load (`csrc/walk/base_logits.cuh`): bf16 ``[B, positions, >= vocab_size]`` as they are
+    where every row starts at four bytes and the vocabulary is even; else a copy of ``[B, positions, even]`` with -inf behind the vocabulary.
+    Strides count elements.
+
+    A tensor that is no such base logits comes back as it is, for the launch to refuse."""
+    if base_logits.dim() != 3 or base_logits.dtype != torch.bfloat16 or base_logits.shape[2] < vocab_size or base_logits.stride(2) != 1:
+        return base_logits
     starts = (base_logits.data_ptr() // 2, *base_logits.stride()[:2], vocab_size)
     if not any(start % 2 for start in starts):
         return base_logits

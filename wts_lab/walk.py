@@ -227,8 +227,7 @@ class Walk:
         self, params: abi.WalkParams, max_batch: int, stream: torch.cuda.Stream, base_logits, anchor, tokens, terms, temperatures=None, key=0,
         offset=None, logits_out=None,
     ) -> None:  # fmt: skip
-        if base_logits.dim() == 3 and base_logits.dtype == torch.bfloat16:  # the binding refuses what is not
-            base_logits = packing.in_pairs(base_logits, params.vocab_size)
+        base_logits = packing.in_pairs(base_logits, params.vocab_size)
         self._binding.launch(
             *self._addresses, ctypes.addressof(params), self.grid_blocks, max_batch, self.positions, self.device.index, stream.cuda_stream,
             base_logits, anchor, tokens, terms, temperatures, key, offset, logits_out,

@@ -142,3 +142,11 @@ def test_base_logits_are_copied_where_pairs_do_not_start_at_four_bytes(width, st
     assert (paired.data_ptr() != base.data_ptr()) == copied
     assert torch.equal(paired[:, :, :vocab], base[:, :, :vocab])
     assert not copied or (paired.stride(0) % 2 == paired.stride(1) % 2 == 0 and bool((paired[:, :, vocab:] == -torch.inf).all()))
+
+
+@pytest.mark.parametrize("base", [
+    torch.zeros(1, 2, 7, dtype=torch.bfloat16), torch.zeros(1, 2, 9), torch.zeros(2, 9, dtype=torch.bfloat16),
+    torch.zeros(1, 2, 17, dtype=torch.bfloat16)[:, :, ::2],
+], ids=["too narrow", "fp32", "two axes", "columns apart"])
+def test_what_the_launch_refuses_is_not_copied_first(base):
+    assert packing.in_pairs(base, 8) is base

@@ -299,20 +299,22 @@ def _end_labels(comparisons: Sequence[Comparison], last: int, apart: float, top:
     """A label at the right end of each series, `apart` (powers of ten) from the next, none above `top`."""
     ends = sorted(((math.log10(_end_us(c, last)), c) for c in comparisons if _end_us(c, last)), key=lambda pair: pair[0])
     heights = spread([height for height, _ in ends], apart, top)
-    return [
-        dict(
-            x=1.01,
-            xref="paper",
-            y=height,
-            yref="y",
-            xanchor="left",
-            showarrow=False,
-            align="left",
-            font=dict(color=style_of(comparison).words, size=13),
-            text=f"<b>{comparison.label}</b><br><span style='font-size:12px'>{_end_text(comparison)}</span>",
-        )
-        for height, (_, comparison) in zip(heights, ends)
-    ]
+    return [end_label(height, style_of(comparison).words, comparison.label, _end_text(comparison)) for height, (_, comparison) in zip(heights, ends)]
+
+
+def end_label(height: float, colour: str, name: str, words: str) -> Spec:
+    """A series' name and words under it, right of its end, at a height of the axis (powers of ten where that is logarithmic)."""
+    return dict(
+        x=1.01,
+        xref="paper",
+        y=height,
+        yref="y",
+        xanchor="left",
+        showarrow=False,
+        align="left",
+        font=dict(color=colour, size=13),
+        text=f"<b>{name}</b><br><span style='font-size:12px'>{words}</span>",
+    )
 
 
 def spread(rising: Sequence[float], apart: float, top: float) -> list[float]:

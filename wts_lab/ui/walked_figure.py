@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cost_model.errors import BadInput
 from cost_model.units import format_us
-from wts_lab.ui.figures import PAPER, STYLES, TIME_TICKS, Spec, Style, axis, draw, heading, layout, spread
+from wts_lab.ui.figures import PAPER, STYLES, TIME_TICKS, Spec, Style, axis, draw, end_label, heading, layout, spread
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -236,20 +236,7 @@ def _labels(points: Mapping[str, list[_Point]], apart: float, top: float) -> lis
             ends.append((math.log10(known[-1][1][0]), name, known[-1][1], STYLES[role]))
     ends.sort(key=lambda end: end[0])
     heights = spread([end[0] for end in ends], apart, top - apart / 2)
-    return [
-        dict(
-            x=1.01,
-            xref="paper",
-            y=height,
-            yref="y",
-            xanchor="left",
-            showarrow=False,
-            align="left",
-            font=dict(color=style.words, size=13),
-            text=f"<b>{name}</b><br><span style='font-size:12px'>{format_us(us)}, {basis}</span>",
-        )
-        for height, (_, name, (us, basis), style) in zip(heights, ends)
-    ]
+    return [end_label(height, style.words, name, f"{format_us(us)}, {basis}") for height, (_, name, (us, basis), style) in zip(heights, ends)]
 
 
 def _best(point: _Point) -> tuple[float, str] | None:
