@@ -4,7 +4,7 @@ Random heads at the Qwen3-4B shape (V 151,936, rank 256, hidden 2,560, GRU 1,024
 the same tables as ``.md``; ``--document docs/accuracy.md`` puts them into a document too, and with ``--record`` those of a record that is
 there already. Takes some 20 seconds on a GPU; on a CPU compare fewer walks.
 
-Exit status: 0 recorded, 2 the request cannot be used.
+Exit status: as `benchmarks.status` has them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from cost_model.errors import BadInput
+from benchmarks.status import ending_with_status
+from cost_model.files import require_writable
 from cost_model.head import HEAD_KINDS, Head
-from cost_model.measurement import record_path
-from wts_lab.accuracy import read_accuracy, require_free, write_accuracy
-from wts_lab.accuracy_report import accuracy_markdown, update_document, write_markdown
+from cost_model.measurement import record_path, require_new
+from wts_lab.accuracy import read_accuracy, write_accuracy
+from wts_lab.accuracy_report import accuracy_markdown, require_marks, update_document, write_markdown
 
 VOCAB_SIZE, RANK, HIDDEN_SIZE, GRU_SIZE = 151_936, 256, 2560, 1024
 FOLDER, CASE = "accuracy", "heads"
@@ -55,7 +56,7 @@ def record(given: argparse.Namespace) -> Path:
     from wts_lab.heads import random_head
 
     path = record_path(given.out, FOLDER, datetime.now(timezone.utc), CASE)
-    require_free(path)
+    require_new(path)
     device, rows = "cuda" if torch.cuda.is_available() else "cpu", []
     for shape in shapes(given.vocab):
         rows += measure_head(random_head(shape, device=device), "random", walks=given.walks, steps=given.steps)
@@ -65,18 +66,18 @@ def record(given: argparse.Namespace) -> Path:
     return write_accuracy(path, rows)
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     given = parser().parse_args(arguments)
-    try:
-        path = given.record or record(given)
-        rows = read_accuracy(path)
-        print(accuracy_markdown(rows))
-        if given.document:
-            print(f"updated {update_document(given.document, rows)}", file=sys.stderr)
-    except (BadInput, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    if given.document:
+        require_marks(given.document)
+        require_writable(given.document)
+    path = given.record or record(given)
+    rows = read_accuracy(path)
+    print(accuracy_markdown(rows))
+    if given.document:
+        print(f"updated {update_document(given.document, rows)}", file=sys.stderr)
     print(f"record: {path}", file=sys.stderr)
     return 0
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
 from cost_model.measurement import frame_rows, read_walk
 from cost_model.units import format_ratio, format_us
@@ -184,6 +184,7 @@ def lines(comparison: RecordComparison) -> list[str]:
     return [*text, f"{len(comparison.points)} points: {counts}; {comparison.only_before} only before, {comparison.only_after} only after"]
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     command = argparse.ArgumentParser(prog="python -m benchmarks.compare", description="Compare two records of one benchmark on one GPU.")
@@ -191,11 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("after", type=Path)
     command.add_argument("--threshold", type=float, default=DEFAULT_THRESHOLD, help="share that matters (default: %(default)s)")
     given = command.parse_args(arguments)
-    try:
-        comparison = compare(read_walk(given.before), read_walk(given.after), given.threshold)
-    except BadInput as error:
-        print(error, file=sys.stderr)
-        return 2
+    comparison = compare(read_walk(given.before), read_walk(given.after), given.threshold)
     print("\n".join(lines(comparison)))
     return 1 if comparison.count("slower") else 0
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Sequence
@@ -23,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import QWEN3, QWEN38, SAMPLED
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
-from cost_model.measurement import record_path, walk_row, write_walk
+from cost_model.measurement import record_path, require_new, require_place, walk_row, write_walk
+from cost_model.workload import require_whole
 from wts_lab.bench import case_facts
 from wts_lab.bench_plan import WalkCase, engine_case
 from wts_lab.bench_run import ENGINE_ROOT_OPTION
@@ -155,7 +156,11 @@ def record_engine_kernels(
     from wts_lab.environment import device_id, require_device, snapshot
     from wts_lab.nvml import NvmlDevice
 
+    require_whole("repeats", repeats, 1, None)
+    require_place(out, case_name)
     require_device()
+    path = record_path(out, gpu or device_id(), datetime.now(timezone.utc), case_name)
+    require_new(path)
     device = NvmlDevice.open()
     before = device.clocks()
     rows = [row for case in CASES for row in measure_case(case, repeats, engine_root)]
@@ -165,11 +170,12 @@ def record_engine_kernels(
         "sm_clock_mhz_before": before.sm_clock_mhz, "sm_clock_mhz_after": after.sm_clock_mhz,
     }  # fmt: skip
     shared |= {name: value for name, value in (("git_commit", commit), ("git_dirty", git_dirty)) if value is not None}
-    return write_walk(record_path(out, gpu or device_id(), now, case_name), [walk_row(**shared, **row) for row in rows])
+    return write_walk(path, [walk_row(**shared, **row) for row in rows])
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write the record and return the exit status: 0 recorded, 2 the request cannot be used."""
+    """Measure, write the record and return the exit status."""
     command = argparse.ArgumentParser(prog="python -m benchmarks.engine_kernels", description="Record SGLang's draft step kernel by kernel.")
     command.add_argument("--out", type=Path, default=Path("runs"), help="folder of records (default: %(default)s)")
     command.add_argument(ENGINE_ROOT_OPTION, dest="engine_root", metavar="FOLDER", help="unpacked wheel of SGLang, where it is not installed")
@@ -178,11 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--commit", help="commit of the code, for a tree without its history")
     command.add_argument("--dirty", action=argparse.BooleanOptionalAction, help="whether tracked files differ from that commit")
     given = command.parse_args(arguments)
-    try:
-        path = record_engine_kernels(given.out, given.repeats, given.engine_root, gpu=given.gpu, commit=given.commit, git_dirty=given.dirty)
-    except (BadInput, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    path = record_engine_kernels(given.out, given.repeats, given.engine_root, gpu=given.gpu, commit=given.commit, git_dirty=given.dirty)
     print(f"recorded {path}")
     return 0
 

@@ -16,7 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
+from cost_model.files import require_writable
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 600
@@ -62,17 +64,15 @@ def kernel_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": tree, "PLOTLY_RENDERER": "plotly_mimetype"}
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Execute, print a line for each notebook, and return the exit status."""
     command = argparse.ArgumentParser(prog="python -m benchmarks.notebooks", description="Execute the notebooks and keep what they show.")
     command.add_argument("--out", type=Path, default=Path("executed"), help="folder of executed notebooks (default: %(default)s)")
     command.add_argument("--only", nargs="+", default=[], metavar="NAME", help="first letters of those to run, such as 01")
     given = command.parse_args(arguments)
-    try:
-        chosen = notebooks(given.only)
-    except BadInput as error:
-        print(error, file=sys.stderr)
-        return 2
+    chosen = notebooks(given.only)
+    require_writable(given.out, folder=True)
     failed = 0
     for path in chosen:
         begin = time.monotonic()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -21,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import DISSECTED
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
-from cost_model.measurement import frame_rows, read_walk, record_path, walk_row, write_walk
+from cost_model.measurement import frame_rows, read_walk, record_path, require_new, require_place, walk_row, write_walk
 from cost_model.units import us_from_cycles
+from cost_model.workload import require_whole
 from wts_lab.bench import case_facts
 from wts_lab.bench_plan import WalkCase, resident_case
 
@@ -79,7 +80,11 @@ def record_phases(
     from wts_lab.environment import device_id, require_device, snapshot
     from wts_lab.nvml import NvmlDevice
 
+    require_whole("repeats", repeats, 1, None)
+    require_place(out, case_name)
     require_device()
+    path = record_path(out, gpu or device_id(), datetime.now(timezone.utc), case_name)
+    require_new(path)
     device = NvmlDevice.open()
     before = device.clocks()
     if before.sm_clock_mhz is None:
@@ -91,21 +96,17 @@ def record_phases(
         "sm_clock_mhz_before": before.sm_clock_mhz, "sm_clock_mhz_after": after.sm_clock_mhz,
     }  # fmt: skip
     shared |= {name: value for name, value in (("git_commit", commit), ("git_dirty", git_dirty)) if value is not None}
-    path = record_path(out, gpu or device_id(), now, case_name)
     return write_walk(path, [walk_row(**shared, **row) for row in rows])
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write the record, print the account and return the exit status."""
     command = argparse.ArgumentParser(prog="python -m benchmarks.phases", description="Record where a resident step's time goes.")
     command.add_argument("--out", type=Path, default=Path("runs"), help="folder of records (default: %(default)s)")
     command.add_argument("--repeats", type=int, default=100)
     given = command.parse_args(arguments)
-    try:
-        path = record_phases(given.out, given.repeats)
-    except (BadInput, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    path = record_phases(given.out, given.repeats)
     for row in frame_rows(read_walk(path)):
         print(f"{row['head_kind']:7} batch {row['batch']:2} {row['variant']:12} median {statistics.median(row['samples_us']):7.3f} us")
     print(f"recorded {path}")

@@ -6,19 +6,21 @@ whole rounds with the engine's stepwise head and with the resident one, interlea
 name of its own: ``--only qwen3-8b --only c1,c16 --record round-8b``. ``--describe RECORD`` measures nothing: it fits the coefficients of the
 round model's passes to a record, and writes them where the model reads them.
 
-Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
+Exit status: as `benchmarks.status` has them.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from cost_model.errors import BadInput
-from wts_lab.bench_run import ENGINE_ROOT_OPTION, MeasurementInterrupted
+from benchmarks.status import ending_with_status
+from cost_model.files import require_writable
+from cost_model.measurement import require_place
+from wts_lab.bench_run import ENGINE_ROOT_OPTION
 from wts_lab.environment import device_id, require_device, snapshot
 from wts_lab.round_plan import RoundCase, RoundPlan, select_cases
 from wts_lab.round_run import measure_rounds
@@ -54,13 +56,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan_of(given: argparse.Namespace) -> RoundPlan:
-    """The plan that a command line asks for on this machine."""
+    """The plan that a command line asks for, before anything is known of the machine."""
     root = given.sglang_root
     cases = select_cases(declared(engine=root is not None), given.only)
     words = ["python", "-m", "benchmarks.round", "--record", given.record, *(word for text in given.only for word in ("--only", text))]
-    provenance = {**snapshot(), "command": shlex.join(words)}
-    return RoundPlan(cases, given.repeats, given.rounds, given.processes, given.seed, given.gpu or device_id(), provenance,
-                     None if root is None else str(root.resolve()))
+    return RoundPlan(cases, given.repeats, given.rounds, given.processes, given.seed, given.gpu or "", {"command": shlex.join(words)},
+                     None if root is None else str(root.resolve()))  # fmt: skip
 
 
 def describe(records: Sequence[Path], gpu: str | None) -> Path:
@@ -70,28 +71,23 @@ def describe(records: Sequence[Path], gpu: str | None) -> Path:
     from cost_model.passes import rates_path, write_rates
     from wts_lab.cli_rounds import read_rounds
 
+    require_writable(rates_path())
     frame, chip = read_rounds(list(records), gpu)
     return write_rates(rates_path(), fit_passes(chip, measured_parts(frame)), chip.id, f"{chip.id}: {', '.join(path.stem for path in records)}")
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     given = parser().parse_args(arguments)
-    try:
-        if given.describe:
-            print(f"wrote {describe(given.describe, given.gpu)}")
-            return 0
-        require_device()
-        print(f"recorded {measure_rounds(plan_of(given), given.out, given.record)}", flush=True)
-    except (BadInput, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    except MeasurementInterrupted as error:
-        print(error, file=sys.stderr)
-        return 130
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
+    if given.describe:
+        print(f"wrote {describe(given.describe, given.gpu)}")
+        return 0
+    plan = plan_of(given)
+    require_place(given.out, given.record)
+    require_device()
+    plan = replace(plan, gpu_id=given.gpu or device_id(), provenance=snapshot() | plan.provenance)
+    print(f"recorded {measure_rounds(plan, given.out, given.record)}", flush=True)
     return 0
 
 

@@ -4,7 +4,7 @@ A record is written once, to ``<out>/<gpu>/<date>-<name>.parquet``; an interrupt
 again, on another machine too if the folder is there. ``--only`` records a part of a benchmark under a name of its own, so that a grid
 fits slices of time: ``grid-greedy --only v151936 --only b1,b2``.
 
-Exit status: 0 recorded, 1 measuring failed, 2 the request cannot be used, 130 interrupted.
+Exit status: as `benchmarks.status` has them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cases import Benchmark, declared, find, select
 from benchmarks.phases import record_phases
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
 from cost_model.placement import PlanError
 from wts_lab.bench import WalkCase, measure, measure_probes
-from wts_lab.bench_run import ENGINE_ROOT_OPTION, MeasurementInterrupted
+from wts_lab.bench_run import ENGINE_ROOT_OPTION, check_run
 from wts_lab.environment import device_id, require_device
 
 OUT = Path("runs")
@@ -48,18 +51,23 @@ def parser() -> argparse.ArgumentParser:
 def record(benchmark: Benchmark, given: argparse.Namespace) -> Path:
     """Measure a benchmark with the options given, and return the record's path."""
     require_device()
-    options = {
+    asked = options(benchmark, given)
+    if benchmark.kind == "phases":
+        return record_phases(given.out, asked["repeats"], asked["case_name"], given.gpu, given.commit, given.dirty)
+    asked |= {"gpu": given.gpu, "commit": given.commit, "git_dirty": given.dirty, "progress": not given.quiet}
+    if benchmark.kind == "probes":
+        return measure_probes(**asked)
+    cases = plannable(benchmark.cases)
+    return measure(cases, steps=benchmark.steps, l2_states=benchmark.l2_states, engine_root=given.sglang_root, **asked)
+
+
+def options(benchmark: Benchmark, given: argparse.Namespace) -> dict[str, Any]:
+    """How often a benchmark is measured, and where its record goes: as asked, else as declared."""
+    return {
         "processes": benchmark.processes if given.processes is None else given.processes,
         "repeats": benchmark.repeats if given.repeats is None else given.repeats,
-        "out": given.out, "case_name": given.record or benchmark.name, "gpu": given.gpu, "commit": given.commit,
-        "git_dirty": given.dirty, "progress": not given.quiet,
-    }
-    if benchmark.kind == "probes":
-        return measure_probes(**options)
-    if benchmark.kind == "phases":
-        return record_phases(given.out, options["repeats"], options["case_name"], given.gpu, given.commit, given.dirty)
-    cases = plannable(benchmark.cases)
-    return measure(cases, steps=benchmark.steps, l2_states=benchmark.l2_states, engine_root=given.sglang_root, **options)
+        "out": given.out, "case_name": benchmark.name,
+    }  # fmt: skip
 
 
 def plannable(cases: Sequence[WalkCase]) -> list[WalkCase]:
@@ -81,11 +89,12 @@ def plannable(cases: Sequence[WalkCase]) -> list[WalkCase]:
 
 
 def recorded(name: str, given: argparse.Namespace) -> Path | None:
-    """The newest record of a benchmark that the folder has of this GPU, or None."""
+    """The newest record of that name that the folder has of this GPU, or None."""
     require_device()
-    return max((given.out / (given.gpu or device_id())).glob(f"????-??-??-{given.record or name}.parquet"), default=None)
+    return max((given.out / (given.gpu or device_id())).glob(f"????-??-??-{name}.parquet"), default=None)
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     given = parser().parse_args(arguments)
@@ -93,21 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for benchmark in declared().values():
             print(f"{benchmark.name:12} {benchmark.about}{benchmark.size and f' ({benchmark.size})'}")
         return 0
-    try:
-        if given.record and len(given.names) > 1:
-            raise BadInput(f"--record {given.record} names one record, and {len(given.names)} benchmarks were given; record them one by one")
-        for benchmark in [select(find(name), given.only) for name in given.names]:
-            there = recorded(benchmark.name, given) if given.missing else None
-            print(f"recorded already: {there}" if there else f"recorded {record(benchmark, given)}", flush=True)
-    except (BadInput, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    except MeasurementInterrupted as error:
-        print(error, file=sys.stderr)
-        return 130
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
+    if given.record and len(given.names) > 1:
+        raise BadInput(f"--record {given.record} names one record, and {len(given.names)} benchmarks were given; record them one by one")
+    chosen = [select(find(name), given.only) for name in given.names]
+    if given.record:
+        chosen = [replace(chosen[0], name=given.record)]
+    for benchmark in chosen:
+        check_run(benchmark.cases, benchmark.steps, benchmark.l2_states, kind="walks" if benchmark.cases else "probes", **options(benchmark, given))
+    for benchmark in chosen:
+        there = recorded(benchmark.name, given) if given.missing else None
+        print(f"recorded already: {there}" if there else f"recorded {record(benchmark, given)}", flush=True)
     return 0
 
 

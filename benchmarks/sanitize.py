@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
 from cost_model.gpu import Gpu, load_gpu
 from cost_model.head import Head
@@ -274,6 +275,7 @@ def sanitize(cases: Sequence[Case] = CASES, tools: Sequence[str] = TOOLS) -> lis
     return results
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     command = argparse.ArgumentParser(prog="python -m benchmarks.sanitize", description="Walk small shapes under compute-sanitizer.")
@@ -284,19 +286,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = command.parse_args(arguments)
     if given.walk:
         return walk_all(given.walk)
-    try:
-        cases = select_cases(given.names)
-        if given.build:
-            gpu = load_gpu(given.build)
-            build_kernels(cases, gpu, f"sm_{gpu.compute_capability[0]}{gpu.compute_capability[1]}")
-            return 0
-        results = sanitize(cases, given.tool)
-    except BadInput as error:
-        print(error, file=sys.stderr)
-        return 2
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
+    cases = select_cases(given.names)
+    if given.build:
+        gpu = load_gpu(given.build)
+        build_kernels(cases, gpu, f"sm_{gpu.compute_capability[0]}{gpu.compute_capability[1]}")
+        return 0
+    results = sanitize(cases, given.tool)
     if isinstance(results, str):
         print(f"skipped: {results}")
         return 0

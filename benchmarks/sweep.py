@@ -3,23 +3,23 @@
 As `benchmarks.run` for walk benchmarks, whole or in parts (``--only``), but a benchmark's groups are spread over workers, one a GPU
 (`wts_lab.sweep`): ``grid-greedy grid-sampled`` are the record grids. Records have the same names and form.
 
-Exit status: 0 recorded, 1 a job failed or was lost, 2 the request cannot be used, 130 interrupted.
+Exit status: as `benchmarks.status` has them; 1 where a job failed or was lost.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.cases import Benchmark, declared, find, select
+from benchmarks.run import OUT, options
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
-from wts_lab.bench_run import ENGINE_ROOT_OPTION
-from wts_lab.sweep import GPU_WORKER, GROUPS_PER_JOB, Pool, SweepIncomplete, SweepInterrupted, Worker, run_sweep
+from cost_model.workload import require_whole
+from wts_lab.bench_run import ENGINE_ROOT_OPTION, check_run
+from wts_lab.sweep import GPU_WORKER, GROUPS_PER_JOB, Pool, Worker, run_sweep
 from wts_lab.sweep_pools import open_pool
-
-OUT = Path("runs")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,30 +39,26 @@ def parser() -> argparse.ArgumentParser:
 
 
 def record(benchmark: Benchmark, given: argparse.Namespace, pool: Pool, worker: Worker = GPU_WORKER) -> Path:
-    """Measure a benchmark over a pool and return the record's path; raises as `run_sweep`, and BadInput for one without walks."""
-    if benchmark.kind != "walks":
-        raise BadInput(f"{benchmark.name} has no walks to spread over GPUs; record it with `python -m benchmarks.run {benchmark.name}`")
+    """Measure a benchmark over a pool and return the record's path; raises as `run_sweep`."""
     return run_sweep(
-        benchmark.cases, pool, worker, steps=benchmark.steps, l2_states=benchmark.l2_states, out=given.out, case_name=benchmark.name,
-        processes=given.processes or benchmark.processes, repeats=given.repeats or benchmark.repeats, groups_per_job=given.groups_per_job,
-        engine_root=given.sglang_root, without_failed=given.without_failed,
+        benchmark.cases, pool, worker, steps=benchmark.steps, l2_states=benchmark.l2_states, groups_per_job=given.groups_per_job,
+        engine_root=given.sglang_root, without_failed=given.without_failed, **options(benchmark, given),
     )  # fmt: skip
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     given = parser().parse_args(arguments)
-    try:
-        chosen = [select(find(name), given.only) for name in given.names]
-        with open_pool(given.scheduler, [word for word in given.gpus.split(",") if word]) as pool:
-            for benchmark in chosen:
-                print(f"recorded {record(benchmark, given, pool)}", flush=True)
-    except (BadInput, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    except (SweepIncomplete, SweepInterrupted) as error:
-        print(error, file=sys.stderr)
-        return 130 if isinstance(error, SweepInterrupted) else 1
+    chosen = [select(find(name), given.only) for name in given.names]
+    for benchmark in chosen:
+        if benchmark.kind != "walks":
+            raise BadInput(f"{benchmark.name} has no walks to spread over GPUs; record it with `python -m benchmarks.run {benchmark.name}`")
+        check_run(benchmark.cases, benchmark.steps, benchmark.l2_states, **options(benchmark, given))
+    require_whole("--groups-per-job", given.groups_per_job, 1, None)
+    with open_pool(given.scheduler, [word for word in given.gpus.split(",") if word]) as pool:
+        for benchmark in chosen:
+            print(f"recorded {record(benchmark, given, pool)}", flush=True)
     return 0
 
 

@@ -1,4 +1,7 @@
-"""Writing a file whole or not at all: into a temporary file beside it, then renamed over it or linked where none is."""
+"""Writing a file whole or not at all: into a temporary file beside it, then renamed over it or linked where none is.
+
+Work that ends in a file asks `require_writable` before it begins.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,11 @@ def write_whole(path: Path | str, write: Callable[[Path], None]) -> Path:
     The folder is made. On any failure the temporary file goes and `path` is as it was.
 
     Raises:
-        BadInput: `path` is a folder.
+        BadInput: `path` is a folder or a device.
         OSError: it cannot be written; names `path`, never the temporary file.
     """
     path = Path(path)
-    if path.is_dir():
-        raise BadInput(f"{path}: is a folder; give the name of a file")
+    _require_name_of_file(path)
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
@@ -35,6 +37,41 @@ def write_whole(path: Path | str, write: Callable[[Path], None]) -> Path:
         finally:
             temporary.unlink(missing_ok=True)
     return path
+
+
+def require_writable(path: Path | str | None, *, folder: bool = False) -> None:
+    """Refuse an output that cannot be written, before work is spent on it. Nothing is left behind.
+
+    Args:
+        path: the file that is to be written, None for no file; what is missing of its folders would be made.
+        folder: whether `path` is a folder for files instead.
+
+    Raises:
+        BadInput: it is a folder or a device where a file is wanted; what should be a folder is a file, or takes no new file.
+    """
+    if path is None:
+        return
+    path = Path(path)
+    try:
+        if not folder:
+            _require_name_of_file(path)
+        place = path if folder else path.parent
+        while not os.path.lexists(place):
+            place = place.parent
+        if not place.is_dir():
+            raise BadInput(f"{path}: cannot be written, because {place} is no folder; give another place")
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror or error}); give another place, or see to it that this one may be written") from error
+
+
+def _require_name_of_file(path: Path) -> None:
+    """Raise BadInput where a path is taken by something that is no ordinary file."""
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path}: is a device, which a file would replace; give the name of a file")
 
 
 @contextmanager

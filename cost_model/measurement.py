@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_model.errors import BadInput
-from cost_model.files import naming, place_new
+from cost_model.files import naming, place_new, require_writable
 from cost_model.gpu import Gpu, require_same_gpu
 from cost_model.record_columns import RECORD_SCHEMA_VERSION, ROUND_FACTS, WALK_FACTS, Column, column_fault
 
@@ -148,12 +148,40 @@ def record_path(folder: Path | str, gpu_id: str, utc: datetime, case: str) -> Pa
     Raises:
         RecordError: the id or the case is not such a word, or the time has no zone.
     """
-    for name, word in (("gpu_id", gpu_id), ("case", case)):
-        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", word):
-            raise RecordError(f"{name} is {word!r}; use small letters, digits, points and hyphens")
+    _require_name("gpu_id", gpu_id)
+    _require_name("case", case)
     if utc.tzinfo is None:
         raise RecordError(f"the time {utc!r} has no time zone; use datetime.now(timezone.utc)")
     return Path(folder) / gpu_id / f"{utc.astimezone(timezone.utc):%Y-%m-%d}-{case}{RECORD_SUFFIX}"
+
+
+def require_place(folder: Path | str, case: str) -> None:
+    """Refuse a folder of records that cannot be written in, and a case that cannot name a record: before a device is known.
+
+    Raises:
+        RecordError: the case is no such word as `record_path` takes.
+        BadInput: as `cost_model.files.require_writable`.
+    """
+    _require_name("case", case)
+    require_writable(folder, folder=True)
+
+
+def require_new(path: Path) -> None:
+    """Refuse a record that could not be written, before anything is measured for it.
+
+    Raises:
+        RecordError: there is one of that name.
+        BadInput: as `cost_model.files.require_writable`.
+    """
+    if path.exists():
+        raise RecordError(f"{path}: exists; records are never changed, so choose another name or folder, or remove it yourself")
+    require_writable(path)
+
+
+def _require_name(name: str, word: str) -> None:
+    """Raise RecordError unless a word can be part of a record's path."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", word):
+        raise RecordError(f"{name} is {word!r}; use small letters, digits, points and hyphens")
 
 
 def _schema(columns: tuple[Column, ...]) -> pyarrow.Schema:
@@ -180,8 +208,7 @@ def _write(path: Path, columns: tuple[Column, ...], rows: Iterable[Mapping]) -> 
     """Check rows, write them beside the target and link the file into place, which fails if the target exists."""
     import pyarrow
 
-    if path.exists():
-        raise RecordError(f"{path}: exists; records are never changed, so choose another name or remove it yourself")
+    require_new(path)
     rows = list(rows)
     if not rows:
         raise RecordError(f"{path}: there is no row to write")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cost_model.errors import BadInput
 from cost_model.files import write_whole
+from cost_model.measurement import require_new
 from cost_model.record_columns import WALK_FACTS, Column, column_fault
 
 if TYPE_CHECKING:
@@ -105,22 +106,17 @@ def write_accuracy(path: Path | str, rows: Iterable[Mapping]) -> Path:
     """Write a record whole or not at all, and return its path; folders are made.
 
     Raises:
-        AccuracyRecordError: the file exists, there is no row, or a row breaks the format (names row, column and value).
+        RecordError: the file exists.
+        AccuracyRecordError: there is no row, or a row breaks the format (names row, column and value).
     """
     import pyarrow
     from pyarrow import parquet
 
     path, rows = Path(path), [dict(row) for row in rows]
-    require_free(path)
+    require_new(path)
     _check(path, rows)
     table = pyarrow.Table.from_pylist(rows, schema=_schema())
     return write_whole(path, lambda temporary: parquet.write_table(table, temporary, compression="zstd", write_page_checksum=True))
-
-
-def require_free(path: Path) -> None:
-    """Raise AccuracyRecordError where a record of that name is there already."""
-    if path.exists():
-        raise AccuracyRecordError(f"{path}: exists; records are never changed, so choose another name or folder, or remove it yourself")
 
 
 def read_accuracy(path: Path | str) -> list[dict]:

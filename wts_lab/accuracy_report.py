@@ -91,16 +91,22 @@ def write_markdown(path: Path | str, rows: Sequence[dict]) -> Path:
     return write_text_whole(path, f"# Accuracy of number formats\n\n{accuracy_markdown(rows)}")
 
 
-def update_document(path: Path | str, rows: Sequence[dict]) -> Path:
-    """Replace what stands between BEGIN and END in a document by the tables.
+def require_marks(path: Path | str) -> str:
+    """The text of a document that tables can be put into.
 
     Raises:
-        BadInput: the document lacks one of the marks, or has one twice.
+        BadInput: it lacks one of the marks, or has one twice.
+        OSError: it cannot be read.
     """
     text = Path(path).read_text("utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise BadInput(f"{path} must have the lines {BEGIN} and {END} once each; the tables go between them")
-    before, rest = text.split(BEGIN)
+    return text
+
+
+def update_document(path: Path | str, rows: Sequence[dict]) -> Path:
+    """Replace what stands between BEGIN and END in a document by the tables; raises as `require_marks`."""
+    before, rest = require_marks(path).split(BEGIN)
     return write_text_whole(path, f"{before}{BEGIN}\n\n{accuracy_markdown(rows)}\n{END}{rest.split(END)[1]}")
 
 

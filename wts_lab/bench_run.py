@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from cost_model.measurement import RecordError, frame_rows, read_walk, record_path, write_walk
+from cost_model.measurement import frame_rows, read_walk, record_path, require_new, require_place, write_walk
 from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS, DEFAULT_ROUNDS, RunPlan, WalkCase
 
 PLAN_FILE = "plan.json"
@@ -70,10 +70,12 @@ def measure(
         engine_root: folder of the engine's unpacked files, where a case runs it and it is not installed.
 
     Raises:
-        BadInput: the request cannot be measured, or the record exists.
+        BadInput: the request cannot be measured, which is known before a device is looked for; there is no GPU that runs the kernels;
+            the record exists.
         WorkerFailed, MeasurementInterrupted: finished parts are kept, and the same call goes on from them.
     """
-    gpu_id, provenance = _identity(gpu, commit, git_dirty)
+    check_run(cases, steps, l2_states, processes=processes, repeats=repeats, out=out, case_name=case_name)
+    gpu_id, provenance = _identity(gpu, commit, git_dirty, run_worker)
     root = None if engine_root is None else str(Path(engine_root).resolve())
     plan = RunPlan("walks", tuple(cases), tuple(steps), tuple(l2_states), repeats, rounds, processes, seed, gpu_id, provenance, root)
     return execute(plan, out, case_name, progress=progress, cancel=cancel, run_worker=run_worker)
@@ -85,9 +87,19 @@ def measure_probes(
     cancel: Any = None, run_worker: RunWorker | None = None,
 ) -> Path:
     """Run all probes in several processes into one record, and return its path; arguments and errors as :func:`measure`."""
-    gpu_id, provenance = _identity(gpu, commit, git_dirty)
+    check_run(processes=processes, repeats=repeats, out=out, case_name=case_name, kind="probes")
+    gpu_id, provenance = _identity(gpu, commit, git_dirty, run_worker)
     plan = RunPlan("probes", (), (), (), repeats, 1, processes, 0, gpu_id, provenance)
     return execute(plan, out, case_name, progress=progress, cancel=cancel, run_worker=run_worker)
+
+
+def check_run(
+    cases: Sequence[WalkCase] = (), steps: Sequence[int] = (), l2_states: Sequence[str] = (), *, processes: int, repeats: int, out: Path | str,
+    case_name: str, kind: str = "walks",
+) -> None:  # fmt: skip
+    """Refuse what can neither be measured nor recorded on any GPU, before one is looked for; arguments and errors as :func:`measure`."""
+    RunPlan(kind, tuple(cases), tuple(steps), tuple(l2_states), repeats, DEFAULT_ROUNDS, processes, seed=0, gpu_id="", provenance={})
+    require_place(out, case_name)
 
 
 def execute(
@@ -137,8 +149,7 @@ class _RunFolder:
             run.plan = replace(run.plan, engine_root=plan.engine_root)  # the folder may have come from another machine
         else:
             run = cls(plan, folder, record_path(out, plan.gpu_id, begun, case_name), uuid4().hex)
-        if run.record.exists():
-            raise RecordError(f"{run.record}: exists; records are never changed, so choose another name or remove it yourself")
+        require_new(run.record)
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"plan": run.plan.as_dict(), "record": run.record.name, "run_id": run.run_id}, indent=1)
         partial = file.with_suffix(".part")
@@ -290,10 +301,12 @@ def _measured_provenance(bench: Any) -> dict[str, Any]:
     return snapshot()
 
 
-def _identity(gpu: str | None, commit: str | None, git_dirty: bool | None) -> tuple[str, dict[str, Any]]:
-    """The device's id for the record's name, and provenance: given facts before discovered ones."""
-    from wts_lab.environment import device_id, snapshot
+def _identity(gpu: str | None, commit: str | None, git_dirty: bool | None, run_worker: RunWorker | None) -> tuple[str, dict[str, Any]]:
+    """The device's id for the record's name, and provenance: given facts before discovered ones. A worker of the caller's needs no device."""
+    from wts_lab.environment import device_id, require_device, snapshot
 
+    if run_worker is None:
+        require_device()
     provenance = snapshot()
     if commit is not None:
         provenance |= {"git_commit": commit, "git_dirty": git_dirty}

@@ -11,7 +11,7 @@ import typer
 
 from cost_model.errors import BadInput
 from cost_model.head import HEAD_KINDS, Head, load_head
-from cost_model.measurement import record_path
+from cost_model.measurement import record_path, require_new
 from cost_model.workload import require_whole, require_word
 from wts_lab.cli_inputs import (
     DEFAULT_RANK, HeadOption, JsonOption, RankOption, RoundingOption, StepsOption, TargetVocabOption, VocabOption, path_option, require_steps,
@@ -52,7 +52,7 @@ def accuracy(
 ) -> None:
     """Compare number formats of the projection with bf16: tokens that change, errors of logits, weights against levels."""
     from wts_lab import accuracy_report
-    from wts_lab.accuracy import require_free, write_accuracy
+    from wts_lab.accuracy import write_accuracy
 
     with user_errors(out=out):
         require_steps(steps)
@@ -65,7 +65,7 @@ def accuracy(
         place = usable_device(device)
         name = case or re.sub(r"[^a-z0-9.]+", "-", (shape.name if shape else checkpoint.stem).lower()).strip("-.")
         path = record_path(out, FOLDER, datetime.now(timezone.utc), name)
-        require_free(path)
+        require_new(path)
         from wts_lab.accuracy_run import measure_head, with_provenance
 
         module = _random(shape, seed, place) if shape else _loaded(checkpoint, kind, embedding, vocab, place)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cost_model.errors import BadInput
+from cost_model.files import require_writable
 from cost_model.gpu import load_gpu
 from cost_model.head import HEAD_KINDS
 from cost_model.placement import PlanError
@@ -119,6 +120,7 @@ def fit(
     from cost_model.fit import fit_frame
 
     with user_errors(out=out):
+        require_writable(out, folder=True)
         walks, left_out = read_walks(records, every)
         fits = fit_frame(walks)
         if left_out:
@@ -169,6 +171,7 @@ def decide(
             if as_json:
                 print_json(settings)
             return
+        require_writable(out)
         workload = Workload(batch, steps, temperature, rounding=rounding, l2_state=l2_state, logits_kept=temperature > 0)
         rest = _round(verify_us, backbone_us, accepted_length, steps, batch)
         decision = _decision(chip, shape, workload, records, _joined(rest, base_logits_us, schedule, hidden_share))

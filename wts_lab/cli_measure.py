@@ -61,7 +61,6 @@ def measure(
 ) -> None:
     """Time walks on the GPU in this machine into one record. The tokens are checked first: a wrong kernel is not timed."""
     from wts_lab.bench import measure as measure_walks
-    from wts_lab.environment import require_device
 
     with user_errors(out=out):
         if sglang_root is not None and not sglang_root.is_dir():
@@ -75,7 +74,6 @@ def measure(
         temperatures = [number_from("--temperature", word) for word in words_from([temperature]) or [""]]
         cases = tuple(case for each in heads for rows in batches for degree in temperatures for case in asked.cases(each, rows, degree))
         gpu_id = load_gpu(gpu).id if gpu is not None else None
-        require_device()
         path = measure_walks(
             cases, steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])), processes=processes, repeats=repeats,
             out=out, case_name=case, gpu=gpu_id, progress=True, engine_root=sglang_root,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cost_model.errors import BadInput
+from cost_model.files import require_writable, write_text_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,6 +114,19 @@ def plain(value: object) -> object:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return str(value)
+
+
+def require_page(out: Path | None) -> None:
+    """Refuse a file for an answer whose name does not say its form, or that cannot be written; None is no file."""
+    if out is not None and out.suffix not in (".md", ".json"):
+        raise BadInput(f"--out is {out}; end the name in .md or .json")
+    require_writable(out)
+
+
+def write_page(out: Path, answer: object, markdown: str) -> None:
+    """Write an answer as JSON or Markdown, as the file's name says, and tell where."""
+    text = json.dumps(plain(answer), indent=2, allow_nan=False) + "\n" if out.suffix == ".json" else markdown
+    say(f"wrote {write_text_whole(out, text)}")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ from wts_lab import round_views
 from wts_lab.cli_inputs import (
     GpuOption, JsonOption, L2StateOption, TemperatureOption, measured_option, path_from, path_option, require_steps,
 )
-from wts_lab.cli_output import plain, print_json, print_table, say, user_errors
+from wts_lab.cli_output import print_json, print_table, require_page, user_errors, write_page
 from wts_lab.measured_text import measured_from
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def round_(
     from cost_model.targets import load_drafter
 
     with user_errors(out=out):
-        _require_suffix(out)
+        require_page(out)
         chip, drafts = load_gpu(gpu), load_drafter(drafter)
         target, shape = shapes_of(drafts, _head(head))
         drafted = drafts.steps if steps is None else steps
@@ -84,7 +83,7 @@ def round_(
         )
         answer = ask_round(chip, request, **_measured(chip, records))
         if out is not None:
-            say(f"wrote {_write(out, answer)}")
+            write_page(out, answer, round_views.markdown(answer))
         if as_json:
             print_json(answer)
             return
@@ -146,18 +145,3 @@ def _measured(gpu: Any, records: list[Path] | None) -> dict[str, Any]:
         return {}
     fits, environment = recorded(gpu, records)
     return {"fits": fits, "environment": environment, "source": REPLAYED}
-
-
-def _require_suffix(out: Path | None) -> None:
-    """Refuse a file whose form its name does not say."""
-    if out is not None and out.suffix not in (".md", ".json"):
-        raise BadInput(f"--out is {out}; end the name in .md or .json")
-
-
-def _write(out: Path, answer: Any) -> Path:
-    """Write the answer in the form that the file's name says."""
-    from cost_model.files import write_text_whole
-
-    if out.suffix == ".json":
-        return write_text_whole(out, json.dumps(plain(answer), indent=2, allow_nan=False) + "\n")
-    return write_text_whole(out, round_views.markdown(answer))

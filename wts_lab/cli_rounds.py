@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from cost_model.errors import BadInput
 from wts_lab.cli_inputs import JsonOption, path_from, path_option
-from wts_lab.cli_output import plain, print_json, print_table, say, user_errors
+from wts_lab.cli_output import print_json, print_table, require_page, user_errors, write_page
 
 if TYPE_CHECKING:
     import pandas
@@ -29,15 +28,11 @@ def rounds(
     from wts_lab.measured_round_views import markdown, sentences, tables
 
     with user_errors(out=out):
-        if out is not None and out.suffix not in (".md", ".json"):
-            raise BadInput(f"--out is {out}; end the name in .md or .json")
+        require_page(out)
         frame, chip = read_rounds(records, gpu)
         found = compare_rounds(chip, frame)
         if out is not None:
-            from cost_model.files import write_text_whole
-
-            text = markdown(found) if out.suffix == ".md" else json.dumps(plain(found), indent=2, allow_nan=False) + "\n"
-            say(f"wrote {write_text_whole(out, text)}")
+            write_page(out, found, markdown(found))
         if as_json:
             print_json(found)
             return

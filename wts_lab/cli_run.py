@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cost_model.errors import BadInput
+from cost_model.files import require_writable
 from cost_model.gpu import load_gpu, recognise_gpu
 from cost_model.head import HEAD_KINDS
 from cost_model.paths import data_root
@@ -58,6 +59,7 @@ def study(
             gpu=gpu, heads=tuple(as_kind(each, kind) for each in heads_from(head, vocab, rank, ())), steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])),
             batch=batch, temperature=temperature, rounding=rounding, processes=processes, repeats=repeats, live=live, records=records, out=out,
         )
+        require_writable(out, folder=True)
         result = run_study(request, progress=True, on_stage=say)
         written = write_outputs(result, out)
         if as_json:
@@ -91,12 +93,12 @@ def calibrate(
     with user_errors("no calibration was written", out):
         if engines is not None and not engines.is_dir():
             raise BadInput(f"--engines is {engines}, which is no folder; give the one that holds {TABLED_ENGINE}.toml, such as data/engines")
+        require_writable(engines, folder=True)
+        require_writable(out or Path(), folder=out is None)
         if not records:
             from wts_lab.bench_run import measure_probes
-            from wts_lab.environment import require_device
 
             named = load_gpu(gpu).id if gpu is not None else None
-            require_device()
             records = [measure_probes(processes=processes, repeats=repeats, out=Path("runs"), gpu=named, progress=True)]
             say(f"wrote {records[0]}")
         frame = read_records(records)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cost_model.errors import BadInput
+from cost_model.files import require_writable
 from cost_model.units import format_us
 from cost_model.workload import MODES, require_word
 from wts_lab.cli_inputs import GpuHereOption, HeadOption, JsonOption, path_from, path_option
@@ -53,6 +54,7 @@ def step_table(
             return
         if not records:
             raise BadInput("no record was given; a table is made of round records, as benchmarks/round.py makes them")
+        require_writable(out)
         from wts_lab.cli_rounds import read_rounds
 
         frame, chip = read_rounds(records, gpu)

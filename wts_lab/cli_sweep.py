@@ -52,6 +52,8 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """Time a grid of walks over every GPU of this machine, or over a cluster, into one record; resumable."""
+    from wts_lab.bench_run import check_run
+
     with user_errors("finished jobs are kept; give the same command again to go on", out):
         asked = Asked(
             tuple(words_from([mode])), None if precision is None else tuple(words_from([precision])), rounding, False, None, None, sglang_root is not None
@@ -63,6 +65,7 @@ def sweep(
         cases = grid_cases(asked, heads, batches, temperatures, logits)
         lengths, states = wholes_from("--steps", steps), tuple(words_from([l2_state]))
         require_whole("--groups-per-job", groups_per_job, 1, None)
+        check_run(cases, lengths, states, processes=processes, repeats=repeats, out=out, case_name=case)
         if dry_run:
             _show(cases, len(lengths) * len(states), groups_per_job, as_json)
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cost_model.errors import BadInput
-from cost_model.files import write_text_whole
+from cost_model.files import require_writable, write_text_whole
 from cost_model.gpu import load_gpu
 from cost_model.head import HEAD_KINDS
 from cost_model.units import UNKNOWN, format_bytes, format_interval_us, format_us
@@ -74,6 +74,8 @@ def tune(
         if dry_run:
             _show_candidates(request, _gpu_to_plan_for(gpu), as_json)
             return
+        for path, is_folder in ((out, True), (table, True), (keep, False), (settings, False)):
+            require_writable(path, folder=is_folder)
         from wts_lab.environment import require_device
         from wts_lab.tune import Machine, run_tune
         from wts_lab.tuned import write_tuned

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from cost_model.measurement import RecordError, frame_rows, read_round, record_path, write_round
+from cost_model.measurement import frame_rows, read_round, record_path, require_new, write_round
 from wts_lab.bench_run import PLAN_FILE, MeasurementInterrupted, WorkerFailed
 from wts_lab.round_plan import RoundPlan
 
@@ -46,8 +46,7 @@ class RoundFolder:
         file = folder / PLAN_FILE
         begun = cls.load(file) if file.is_file() else cls(plan, folder, record, uuid4().hex)
         begun.plan = replace(begun.plan, engine_root=plan.engine_root)  # the folder may have come from another machine
-        if begun.record.exists():
-            raise RecordError(f"{begun.record}: exists; records are never changed, so choose another name or remove it yourself")
+        require_new(begun.record)
         folder.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".part")
         partial.write_text(json.dumps({"plan": begun.plan.as_dict(), "record": begun.record.name, "run_id": begun.run_id}, indent=1))

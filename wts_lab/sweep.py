@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 from cost_model.errors import BadInput
 from cost_model.gpu import UnknownGpu, load_gpu
-from cost_model.measurement import RecordError, frame_rows, read_walk, record_path, write_walk
+from cost_model.measurement import frame_rows, read_walk, record_path, require_new, write_walk
 from cost_model.placement import PlanError
 from cost_model.workload import require_whole
 from wts_lab import __version__
 from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS, DEFAULT_ROUNDS, RunPlan, WalkCase
-from wts_lab.bench_run import RunWorker, execute
+from wts_lab.bench_run import RunWorker, check_run, execute
 
 GROUPS_PER_JOB = 8
 """Groups that a worker measures before it hands them in: few enough to lose, enough that starting processes costs little beside them."""
@@ -128,6 +128,7 @@ def run_sweep(
         SweepIncomplete, SweepInterrupted: finished jobs are kept, and the same call goes on from them.
     """
     require_whole("groups_per_job", groups_per_job, 1, None)
+    check_run(cases, steps, l2_states, processes=processes, repeats=repeats, out=out, case_name=case_name)
     gpu_id, kernel_hash = _common_place(pool.places(worker.identify))
     root = None if engine_root is None else str(Path(engine_root).resolve())
     plan = RunPlan(
@@ -184,8 +185,7 @@ class SweepFolder:
             replace(plan, cases=tuple(case for group in cut for case in group), seed=plan.seed_of(0, number)) for number, cut in enumerate(cuts)
         )
         record = record_path(out, plan.gpu_id, datetime.now(timezone.utc), case_name)
-        if record.exists():
-            raise RecordError(f"{record}: exists; records are never changed, so choose another name or remove it yourself")
+        require_new(record)
         folder = record.parent / f".{case_name}-{plan.fingerprint[:12]}-{groups_per_job}.sweep"
         folder.mkdir(parents=True, exist_ok=True)
         return cls(jobs, folder, record)

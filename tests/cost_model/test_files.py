@@ -5,8 +5,9 @@ import os
 
 import pytest
 
+from cost_model import files
 from cost_model.errors import BadInput
-from cost_model.files import place_new, write_text_whole, write_whole
+from cost_model.files import place_new, require_writable, write_text_whole, write_whole
 from cost_model.measurement import RecordError, read_walk, walk_row, write_walk
 
 ROW = walk_row(run_id="r", process_index=0, recorded_at_utc="2026-01-31T00:00:00Z", implementation="wts", probe="none", samples_us=[1.0])
@@ -78,3 +79,53 @@ def test_a_claimed_name_is_given_back_when_the_move_fails(tmp_path, monkeypatch)
     with pytest.raises(OSError):
         place_new(tmp_path / ".part", tmp_path / "record")
     assert not (tmp_path / "record").exists()
+
+
+# --- before the work
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_an_output_that_can_be_written_is_let_be_and_nothing_is_made(tmp_path, folder):
+    require_writable(tmp_path / "new" / "newer" / "out", folder=folder)
+    require_writable(None, folder=folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_may_be_replaced_and_a_folder_used_again(tmp_path, monkeypatch):
+    (tmp_path / "old.md").write_text("old")
+    require_writable(tmp_path / "old.md")
+    require_writable(tmp_path, folder=True)
+    monkeypatch.chdir(tmp_path)
+    require_writable("old.md")
+    assert (tmp_path / "old.md").read_text() == "old"
+
+
+def test_an_output_that_cannot_be_is_named_with_the_reason(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    for place in ("file", "gone"):
+        out = tmp_path / place / "deep" / "out"
+        for folder in (False, True):
+            with pytest.raises(BadInput) as caught:
+                require_writable(out, folder=folder)
+            assert str(caught.value) == f"{out}: cannot be written, because {tmp_path / place} is no folder; give another place"
+    with pytest.raises(BadInput, match="file: cannot be written, because .*file is no folder"):
+        require_writable(tmp_path / "file", folder=True)
+    with pytest.raises(BadInput, match="is a folder; give the name of a file"):
+        require_writable(tmp_path)
+
+
+def test_a_folder_that_takes_no_file_is_known_before(tmp_path, monkeypatch):
+    def denied(dir):
+        raise PermissionError(errno.EACCES, "Permission denied", f"{dir}/some-name")
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", denied)
+    with pytest.raises(BadInput, match=r"out.json: cannot be written \(Permission denied\); give another place, or see to it"):
+        require_writable(tmp_path / "out.json")
+
+
+def test_a_device_is_not_replaced_by_a_file():
+    for check in (require_writable, lambda path: write_text_whole(path, "text")):
+        with pytest.raises(BadInput, match=f"{os.devnull}: is a device, which a file would replace; give the name of a file"):
+            check(os.devnull)
+    assert not os.path.isfile(os.devnull)

@@ -247,6 +247,18 @@ def test_a_failed_run_shows_the_error_writes_nothing_and_can_be_repeated(
     assert handles.wait(60).status == "done" and handles.message.value == ""
 
 
+def test_a_live_run_whose_record_could_not_be_written_does_not_start(
+    tmp_path: Path, live_rows: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "capable_device", lambda: DEVICE)
+    monkeypatch.setattr(live, "launch", fake_launch(live_rows))
+    (tmp_path / "file").write_text("")
+    _, handles = panels.quickstart_panel(out=tmp_path / "file" / "records")
+    handles.run_button.click()
+    assert handles.run is None and not handles.run_button.disabled
+    assert "is no folder; give another place" in handles.refusal and handles.refusal in handles.message.value
+
+
 def test_waiting_needs_a_run_and_has_a_limit(records: Path) -> None:
     _, handles = panels.quickstart_panel(records=records, is_live=False, pace_s=0.2)
     with pytest.raises(RuntimeError, match="press run_button"):

@@ -13,6 +13,7 @@ pytest.importorskip("pyarrow", reason="records are Parquet")
 
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.head import HEAD_KINDS, Head  # noqa: E402
+from cost_model.measurement import RecordError  # noqa: E402
 from cost_model.paths import data_root  # noqa: E402
 from wts_lab import accuracy, accuracy_report, accuracy_run, projection_formats  # noqa: E402
 from wts_lab.accuracy import COLUMNS, MAGNITUDE_BINS, AccuracyRecordError, accuracy_row, read_accuracy, write_accuracy  # noqa: E402
@@ -314,7 +315,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path, rows):
 def test_a_record_is_never_changed(tmp_path, rows):
     path = write_accuracy(tmp_path / "a.parquet", rows)
     before = path.read_bytes()
-    with pytest.raises(AccuracyRecordError, match="exists; records are never changed"):
+    with pytest.raises(RecordError, match="exists; records are never changed"):
         write_accuracy(path, rows)
     assert path.read_bytes() == before
 

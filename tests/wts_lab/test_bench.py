@@ -501,7 +501,7 @@ def test_a_real_worker_process_that_fails_is_quoted(tmp_path, monkeypatch):
     """The true subprocess: without a CUDA device (this test hides any) the worker must end with its reason."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(WorkerFailed, match="(?s)status 1.*(no CUDA device is visible to torch|No module named 'torch')"):
-        measure([resident_case(SMALL)], **{**REQUEST, "processes": 1}, out=tmp_path)
+        measure([resident_case(SMALL)], **{**REQUEST, "processes": 1}, out=tmp_path, run_worker=run_subprocess)
 
 
 def test_a_worker_is_stopped_when_the_run_is_cancelled(tmp_path, monkeypatch):

@@ -110,6 +110,12 @@ def test_heads_of_every_kind_bring_their_sizes(asked):
         ((*SHAPE, "--kind", "transformer"), "--kind"),
         ((*SHAPE, "--sglang-root", "nowhere"), "nowhere"),
         ((*SHAPE, "--gpu", "h300"), "'h300'"),
+        ((*SHAPE, "--steps", "0"), "--steps is '0'"),
+        ((*SHAPE, "--l2-state", "hot"), "l2_state is 'hot'; choose one of warm, cold, serving"),
+        ((*SHAPE, "--l2-state", ","), "give at least one walk length and one L2 state"),
+        ((*SHAPE, "--processes", "0"), "processes is 0; it must be at least 1"),
+        ((*SHAPE, "--repeats", "0"), "repeats is 0; it must be at least 1"),
+        ((*SHAPE, "--case", "My run"), "case is 'My run'; use small letters, digits, points and hyphens"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_device_is_looked_for(words, said, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 from tests.command_line import refused, run  # noqa: E402
+from wts_lab import sweep_pools  # noqa: E402
 
 
 def test_a_grid_is_every_head_at_every_batch_and_temperature():
@@ -27,11 +28,15 @@ def test_a_grid_is_every_head_at_every_batch_and_temperature():
         (("--batch", ","), "give at least one --batch and one --temperature"), (("--batch", "x"), "--batch has 'x'"), (("--rank", "33"), "rank is 33"),
         (("--head", "dspark-qwen3-4b", "--rank", "256"), "--head fixes the sizes"), (("--mode", "fast"), "--mode is 'fast'"),
         (("--temperature", "1", "--rounding", "none"), "choose rounding once or twice"),
-        (("--groups-per-job", "0"), "--groups-per-job is 0; it must be at least 1"),
+        (("--groups-per-job", "0"), "--groups-per-job is 0; it must be at least 1"), (("--l2-state", "hot"), "l2_state is 'hot'"),
+        (("--processes", "0"), "processes is 0"), (("--repeats", "0"), "repeats is 0"), (("--case", "My run"), "case is 'My run'"),
+        (("--temperature", "-1"), "temperature is -1"),
     ],
 )
-def test_a_grid_that_cannot_be_is_refused(words, message):
+def test_a_grid_that_cannot_be_is_refused_before_a_gpu_is_looked_for(words, message, monkeypatch):
+    monkeypatch.setattr(sweep_pools, "local_devices", lambda *_: pytest.fail("a GPU was looked for"))
     assert message in refused("sweep", *words, "--dry-run")
+    assert message in refused("sweep", *words)
 
 
 def test_where_nothing_can_measure_the_mend_is_said(monkeypatch):

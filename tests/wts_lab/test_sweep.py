@@ -151,8 +151,11 @@ def test_a_record_grid_is_such_a_sweep(tmp_path, notes, pool):
     path = sweep_benchmarks.record(grid, given, pool, CPU_WORKER)
     assert path.name.endswith("-tiny-grid.parquet") and points(path) == {point for point in POINTS if point[3] == 0}
     assert {find(name).kind for name in ("grid-greedy", "grid-sampled", "heads")} == {"walks"}
-    with pytest.raises(BadInput, match="probes has no walks to spread over GPUs; record it with `python -m benchmarks.run probes`"):
-        sweep_benchmarks.record(find("probes"), given, pool, CPU_WORKER)
+
+
+def test_a_benchmark_without_walks_is_no_sweep(capsys):
+    assert sweep_benchmarks.main(["probes"]) == 2
+    assert capsys.readouterr().err == "probes has no walks to spread over GPUs; record it with `python -m benchmarks.run probes`\n"
 
 
 # --- a cluster

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_model.errors import BadInput
+from cost_model.files import require_writable
 from wts_lab import compare, study
 from wts_lab.ui import figures, live
 from wts_lab.ui.fields import describe
@@ -205,6 +206,8 @@ class _Actions:
         handles.log.value, handles.summary.value, handles.record_path = "", "", None
         try:
             source = self._source()
+            if source.is_live:
+                require_writable(self.out, folder=True)
         except (BadInput, RuntimeError) as error:
             handles.refusal = str(error)
             handles.form.say(handles.refusal, is_error=True)
