@@ -23,15 +23,15 @@ def serve(state: Path | None, port: int, browser: bool) -> None:
         browser: whether to open the page in one.
 
     Raises:
-        BadInput: Voila is missing, the state cannot be read, or the port is taken or none.
+        BadInput: the port is taken or none, the state cannot be read, or, known last, Voila is missing.
     """
-    if importlib.util.find_spec("voila") is None:
-        raise BadInput("the page needs Voila, which is not installed; `pip install 'weights-that-stay[lab]'`, or open the notebooks in JupyterLab")
     require_whole("port", port, 1, MAX_PORT)
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise BadInput(f"port {port} is taken by another program; name a free one with --port")
     notebook = page_notebook(state)
+    if importlib.util.find_spec("voila") is None:
+        raise BadInput("the page needs Voila, which is not installed; `pip install 'weights-that-stay[lab]'`, or open the notebooks in JupyterLab")
     with tempfile.TemporaryDirectory(prefix="wts-page-") as folder:
         path = Path(folder) / "weights-that-stay.ipynb"
         path.write_text(json.dumps(notebook), encoding="utf-8")

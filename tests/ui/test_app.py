@@ -46,8 +46,8 @@ def test_the_page_is_a_notebook_of_one_cell_in_the_saved_state(tmp_path: Path) -
     assert names["handles"]["Explore"].request == ExplorerRequest(batch=4, steps=3)
 
 
-def test_what_cannot_be_served_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: object())
+def test_what_cannot_be_served_is_refused_and_a_missing_voila_is_told_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match="a file that a panel saved"):
         page.serve(tmp_path / "missing.json", 8866, False)
     with pytest.raises(BadInput, match="port is 0; it must be from 1 to 65,535"):
@@ -56,10 +56,9 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(BadInput, match="name a free one with --port"):
-            page.serve(None, taken.getsockname()[1], False)
-    monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
+            page.serve(None, port := taken.getsockname()[1], False)
     with pytest.raises(BadInput, match="Voila, which is not installed"):
-        page.serve(None, 8866, False)
+        page.serve(None, port, False)
 
 
 def test_a_decision_keeps_its_own_state_and_gives_none_away(tmp_path: Path) -> None:
