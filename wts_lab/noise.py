@@ -45,6 +45,18 @@ def split_key(key: int) -> tuple[int, int]:
     return key & WORD_MASK, (key >> 32) & WORD_MASK
 
 
+def require_temperatures(given: Any) -> None:
+    """Raise BadInput unless temperatures are finite and at least 0: a number, an array or a tensor of them.
+
+    A tensor on another device than the host's is let be: reading it would wait for that device, which a walk must not.
+    """
+    if getattr(getattr(given, "device", None), "type", "cpu") != "cpu":
+        return
+    values = _host(given, np.float32)
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise BadInput(f"temperatures are {values.tolist()}; each must be a finite number of at least 0 (0 is greedy)")
+
+
 # --- NumPy ---------------------------------------------------------------------------------------------------------------
 
 
@@ -151,8 +163,9 @@ class Sampling:
         if temperatures is None:
             return None
         given = _host(temperatures, np.float32)
-        if given.shape != (walks,) or not np.isfinite(given).all() or (given < 0).any():
-            raise BadInput(f"temperatures must be [{walks}] finite numbers of at least 0; got {given}")
+        if given.shape != (walks,):
+            raise BadInput(f"temperatures must be [{walks}] numbers; got {list(given.shape)}")
+        require_temperatures(given)
         if not given.any():
             return None
         if noise is None:

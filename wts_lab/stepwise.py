@@ -19,6 +19,7 @@ import torch.nn.functional as functional
 
 from cost_model.errors import BadInput
 from cost_model.workload import ROUNDINGS, require_word
+from wts_lab.noise import gumbel, require_temperatures
 
 WalkCall = Callable[..., torch.Tensor]
 """Anything called as ``walk(base_logits[B, positions, columns], anchor[B], hidden=...) -> tokens int64[B, positions]``."""
@@ -158,8 +159,6 @@ class StepwiseWalk:
 
     def _keys(self, logits: torch.Tensor, temperatures: torch.Tensor, noise: Noise, step: int) -> torch.Tensor:
         """What a sampled row chooses by, float32 ``[B, V]``: ``y / T + Gumbel noise``, or ``y`` where ``T`` is 0."""
-        from wts_lab.noise import gumbel
-
         key, offset = noise
         rows, vocab = logits.shape
         values, scale = logits.float(), temperatures[:, None]
@@ -188,6 +187,7 @@ class StepwiseWalk:
             if head.kind == "domino" or self.rounding == "none":
                 raise BadInput("Domino heads and rounding 'none' are greedy only, as in the engines; leave temperatures and noise out")
             _require("temperatures", temperatures, torch.float32, (batch,))
+            require_temperatures(temperatures)
             _require("the noise's offset", noise[1], torch.int64, (1,))
         if logits_out is not None:
             if head.candidate_pool is not None:

@@ -20,6 +20,7 @@ from wts_lab import abi, packing
 from wts_lab.build import BuildRecord, build_walk, load_binding
 from wts_lab.head_terms import position_terms
 from wts_lab.heads import DraftHead
+from wts_lab.noise import require_temperatures
 from wts_lab.walk_plan import plan_walk, walked_shape
 from wts_lab.weights import prepare_weights
 from wts_lab.workspace import Workspace, blocks_of_unit
@@ -200,7 +201,8 @@ class Walk:
             base_logits: bf16 ``[B, positions, >= vocab]``; columns past the vocabulary are ignored.
             anchor: int64 ``[B]``, target ids.
             hidden: bf16 ``[B, positions, hidden_size]``; needed by every head but Markov.
-            temperatures: float32 ``[B]``, 0 for a greedy row; with ``noise``, and for a walk prepared with ``sampling``.
+            temperatures: float32 ``[B]``, finite and at least 0, 0 for a greedy row; with ``noise``, and for a walk prepared with
+                ``sampling``. Values on the device are not looked at, since that would wait for it: any other draws without meaning.
             noise: 64-bit key, and int64 ``[1]`` offset on the device, advanced by one.
             tokens_out: int64 ``[B, positions]``.
             logits_out: bf16 ``[B, positions, >= vocab]``, filled with the step logits. Not with a candidate pool.
@@ -272,6 +274,9 @@ class Walk:
             return 0, None
         if not self.sampling:
             raise ValueError("this walk was prepared without sampling; prepare it with sampling=True to give temperatures")
+        if not isinstance(temperatures, torch.Tensor):
+            raise ValueError(f"temperatures is {temperatures!r}; give a float32 tensor [batch] on {self.device}, 0 for a greedy row")
+        require_temperatures(temperatures)
         key, offset = noise
         if not -(1 << 63) <= key < 1 << 64:
             raise ValueError(f"the noise key is {key}; it must be a 64-bit number")

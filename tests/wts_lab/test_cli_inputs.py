@@ -8,6 +8,7 @@ pytest.importorskip("typer")
 
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.placement import Placement  # noqa: E402
+from tests.command_line import SHAPE, refused  # noqa: E402
 from wts_lab import cli_inputs, measured_text  # noqa: E402
 
 
@@ -31,3 +32,16 @@ def test_numbers_are_numbers(text):
     assert measured_text.number_from("--temperature", "0.7") == 0.7
     with pytest.raises(BadInput, match="--temperature"):
         measured_text.number_from("--temperature", text)
+
+
+SAMPLING = {
+    "predict": ("--gpu", "h200-sxm", *SHAPE), "plan": ("--gpu", "h200-sxm", *SHAPE), "decide": ("--gpu", "h200-sxm", *SHAPE), "study": ("--replay",),
+    "round": ("--gpu", "h200-sxm", "--drafter", "dspark-qwen3-8b", "--accepted-length", "4"), "tune": SHAPE, "measure": SHAPE, "sweep": SHAPE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", SAMPLING)
+@pytest.mark.parametrize("temperature", ["nan", "-1", "inf"])
+def test_every_command_refuses_a_temperature_that_is_none(command, temperature):
+    said = refused(command, *SAMPLING[command], "--temperature", temperature)
+    assert f"temperature is {float(temperature)}; it must be a finite number of at least 0 (0 is greedy)" in said

@@ -172,6 +172,16 @@ def test_sampling_that_does_not_fit_is_refused(arguments, message):
         noise.Sampling.of(*arguments)
 
 
+@pytest.mark.parametrize("wrong", [np.nan, -0.5, np.inf])
+def test_temperatures_that_the_host_sees_are_refused_by_value(wrong):
+    torch = pytest.importorskip("torch", reason="tensors are torch's")
+    for given in (wrong, [1.0, wrong], np.array([wrong]), torch.tensor([0.0, wrong])):
+        with pytest.raises(BadInput, match=f"{wrong}.*; each must be a finite number of at least 0"):
+            noise.require_temperatures(given)
+    noise.require_temperatures(torch.tensor([0.0, 0.7]))
+    noise.require_temperatures(torch.tensor([wrong], device="meta"))  # stands for a GPU's: a tensor that cannot be read here
+
+
 def test_the_numpy_form_needs_no_torch():
     code = "import sys; sys.modules['torch'] = None\nfrom wts_lab.noise import gumbel_numpy\nprint(gumbel_numpy(1, 2, rows=1, step=0, vocab=3).shape)"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -372,6 +372,8 @@ def test_sampling_that_is_not_offered_is_refused(head, inputs, hidden):
         StepwiseWalk(head)(base, anchor, temperatures=ones)
     with pytest.raises(BadInput, match=r"temperatures must be float32 \[3\]"):
         StepwiseWalk(head)(base, anchor, temperatures=ones.double(), noise=noise)
+    with pytest.raises(BadInput, match=r"temperatures are \[1.0, nan, -1.0\]; each must be a finite number"):
+        StepwiseWalk(head)(base, anchor, temperatures=torch.tensor([1.0, float("nan"), -1.0]), noise=noise)
     with pytest.raises(BadInput, match=r"offset must be int64 \[1\]"):
         StepwiseWalk(head)(base, anchor, temperatures=ones, noise=(1, torch.tensor(0)))
     with pytest.raises(BadInput, match="greedy only"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -53,6 +55,22 @@ def test_a_placement_that_cannot_hold_the_matrix_or_contradicts_the_mode_is_refu
         plan_walk(H200, QWEN, mode="streaming", precision="int8x2", placement=Placement(8, 40, 32, 0, 0))
     with pytest.raises(PlanError, match="bf16"):
         plan_walk(load_gpu("rtx-4090"), Head.markov(1 << 20, 512), mode="resident", precision="bf16")
+
+
+@pytest.mark.parametrize(
+    ("temperatures", "message"),
+    [
+        (0.7, r"temperatures is 0.7; give a float32 tensor \[batch\] on cuda:0, 0 for a greedy row"),
+        (torch.tensor([float("nan")]), r"temperatures are \[nan\]; each must be a finite number of at least 0"),
+        (torch.tensor([1.0, -1.0]), r"temperatures are \[1.0, -1.0\]; each must be a finite number of at least 0"),
+    ],
+)
+def test_temperatures_that_the_host_can_see_are_checked(temperatures, message):
+    walk = SimpleNamespace(sampling=True, device=torch.device("cuda", 0))
+    with pytest.raises(ValueError, match=message):
+        Walk._checked_noise(walk, temperatures, (1, torch.tensor([0])))
+    on_a_device = torch.tensor([-1.0], device="meta")
+    assert Walk._checked_noise(walk, on_a_device, (-1, None)) == ((1 << 64) - 1, None)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU is told")
