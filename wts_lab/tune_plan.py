@@ -6,7 +6,7 @@ Candidates are placements that the planner says fit, so they can be listed on an
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -74,20 +74,23 @@ class TuneRequest:
             require_whole("warps", count, 1, planner.MAX_WARPS)
         for name in self.exchanges:
             require_word("exchange", name, EXCHANGES)
+        _ = self.workload, self.walk
 
     @property
     def workload(self) -> Workload:
         """What is asked of the walk, at the longest length that is measured."""
         return Workload(self.batch, max(self.steps), self.temperature, self.precision, self.rounding, self.l2_state)
 
+    @property
+    def walk(self) -> WalkCase:
+        """The walk before a placement is chosen; BadInput where it cannot be measured."""
+        return WalkCase(OURS, self.mode, self.mode, self.precision, self.head, self.batch, rounding=self.rounding, temperature=self.temperature)
+
     def case(self, placement: Placement, exchange: str) -> WalkCase:
         """The walk with a placement and an exchange; its variant tells them, so that series are told apart by it alone."""
         tiers = (placement.register_tiles, placement.shared_tiles, placement.streamed_tiles, placement.staging_tiles)
         variant = f"w{placement.warps}-{'-'.join(map(str, tiers))}-{exchange}"
-        return WalkCase(
-            OURS, variant, self.mode, self.precision, self.head, batch=self.batch, placement=placement, exchange=exchange,
-            rounding=self.rounding, temperature=self.temperature,
-        )
+        return replace(self.walk, variant=variant, placement=placement, exchange=exchange)
 
 
 @dataclass(frozen=True)

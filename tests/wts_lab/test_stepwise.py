@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -12,6 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.head import HEAD_KINDS  # noqa: E402
+from wts_lab import stepwise  # noqa: E402
 from wts_lab.heads import HEAD_CLASSES, DominoHead, MarkovHead  # noqa: E402
 from wts_lab.reference import StepwiseWalk, teacher_forced_agreement  # noqa: E402
 from wts_lab.stepwise import candidate_ids, free_running_prefix  # noqa: E402
@@ -241,7 +239,7 @@ def known_noise(monkeypatch):
         noise[torch.arange(rows), 7 + torch.arange(rows) + step] = 100.0
         return noise
 
-    monkeypatch.setitem(sys.modules, "wts_lab.noise", SimpleNamespace(gumbel=gumbel))
+    monkeypatch.setattr(stepwise, "gumbel", gumbel)
     return asked
 
 

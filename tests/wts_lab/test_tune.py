@@ -102,8 +102,8 @@ def test_every_candidate_is_counted_for_the_kernel_that_its_walk_builds(name, ba
 
 
 def test_a_domino_head_is_not_tuned_to_sample():
-    with pytest.raises(BadInput, match="draft greedily"):
-        candidates(H200, replace(REQUEST, head=load_head("domino-qwen3-4b"), temperature=1.0))
+    with pytest.raises(BadInput, match="domino heads walk greedily, so leave it at 0"):
+        replace(REQUEST, head=load_head("domino-qwen3-4b"), temperature=1.0)
 
 
 def test_a_row_tells_what_planner_and_model_expect():
