@@ -11,13 +11,8 @@ import typer
 from cost_model import placement as planner
 from cost_model.head_state import RECURRENT_KINDS
 from cost_model.units import format_bytes, format_count, format_interval_us, format_percent, format_us
-from cost_model.workload import L2_STATES, OURS
 from wts_lab.cli_output import print_table
-
-NAMED_APART = (
-    "gpu_name", "grid_blocks", "warps", "register_tiles", "shared_tiles", "streamed_tiles", "staging_tiles", "record", "variant",
-)
-"""Columns of a series that its name tells in a form or order of their own."""
+from wts_lab.series_names import series_names, series_order
 
 if TYPE_CHECKING:
     from cost_model.decide import Decision
@@ -97,7 +92,7 @@ def show_placements(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 def show_fits(fits: Sequence[tuple[SeriesKey, StepFit]]) -> None:
     """Show every series with its fitted step and entry, smallest vocabulary first; a series without a fit says why."""
     named = [(name, key, fit) for name, (key, fit) in zip(series_names([key for key, _ in fits]), fits)]
-    named.sort(key=lambda one: (one[1].vocab_size, one[1].rank, L2_STATES.index(one[1].l2_state), one[0]))
+    named.sort(key=lambda one: (series_order(one[1]), one[0]))
     print_table(
         "Fitted cost of each recorded series, batch 1 unless said",
         ("way", "vocabulary", "rank", "L2", "step", "95 % interval", "repeats\nwithin", "entry", "status"),
@@ -108,45 +103,6 @@ def show_fits(fits: Sequence[tuple[SeriesKey, StepFit]]) -> None:
     for name, key, fit in named:
         if fit.reason:
             typer.echo(f"Note: {name}, V {format_count(key.vocab_size)}, rank {key.rank}, {key.l2_state} L2: {fit.reason}.")
-
-
-def series_names(keys: Sequence[SeriesKey]) -> list[str]:
-    """Name each series as the study does; series that would look alike get what differs between them, so that no two rows do."""
-    alike: dict[tuple, list[SeriesKey]] = {}
-    for key in keys:
-        alike.setdefault(_shown_of(key), []).append(key)
-    return [", ".join((_series_name(key), *_differences(key, alike[_shown_of(key)]))) for key in keys]
-
-
-def _shown_of(key: SeriesKey) -> tuple:
-    """What the table of fits shows of a series."""
-    return _series_name(key), key.vocab_size, key.rank, key.l2_state
-
-
-def _differences(key: SeriesKey, alike: Sequence[SeriesKey]) -> list[str]:
-    """Words for the columns in which series that look alike differ; record and label only where the others do not tell all apart."""
-    facts = {"GPU": lambda one: one.gpu_name, "placement": _placement_words, "grid": lambda one: one.grid_blocks}
-    facts |= {name.replace("_", " "): lambda one, name=name: getattr(one, name) for name in key.as_dict() if name not in NAMED_APART}
-    facts = {name: fact for name, fact in facts.items() if len({fact(one) for one in alike}) > 1}
-    for name in ("record", "variant"):
-        if len({tuple(fact(one) for fact in facts.values()) for one in alike}) < len(alike):
-            facts[name] = lambda one, name=name: getattr(one, name)
-    return [f"{name} {fact(key)}" for name, fact in facts.items()]
-
-
-def _placement_words(key: SeriesKey) -> str:
-    """A placement as `--placement` takes it."""
-    return ",".join(str(count or 0) for count in (key.warps, key.register_tiles, key.shared_tiles, key.streamed_tiles, key.staging_tiles))
-
-
-def _series_name(key: SeriesKey) -> str:
-    """Name a series as the study does, with its residency and batch where they are not the usual ones."""
-    words = [key.mode, key.precision] if key.implementation == OURS else [key.implementation, key.variant]
-    if key.mode == "resident" and key.streamed_tiles:
-        words.append(f"({key.streamed_tiles} tiles streamed)")
-    if key.batch not in (None, 1):
-        words.append(f"batch {key.batch}")
-    return " ".join(word for word in words if word)
 
 
 def write_fits(fits: Sequence[tuple[SeriesKey, StepFit]], folder: Path) -> list[Path]:

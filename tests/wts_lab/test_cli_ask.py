@@ -300,18 +300,6 @@ def test_fit_of_all_runs_names_each_apart(tmp_path):
     assert "left out" not in run("fit", str(tmp_path), "--all").stderr
 
 
-def test_fit_names_no_two_series_of_the_shipped_records_alike():
-    pytest.importorskip("pandas")
-    from cost_model.fit import fit_frame
-    from cost_model.paths import data_root
-    from wts_lab import cli_views
-
-    for every in (False, True):
-        keys = [key for key, _ in fit_frame(cli_inputs.read_walks([data_root() / "measurements"], every)[0])]
-        rows = [(name, key.vocab_size, key.rank, key.l2_state) for name, key in zip(cli_views.series_names(keys), keys)]
-        assert len(rows) == len(set(rows)) > 40
-
-
 def test_a_table_that_is_piped_breaks_no_cell_over_lines(tmp_path):
     pytest.importorskip("pandas")
     whole_record(tmp_path)
