@@ -43,9 +43,8 @@ def study(
     rounding: RoundingOption = "once",
     processes: ProcessesOption = 3,
     repeats: RepeatsOption = 100,
-    live: Annotated[
-        bool | None, typer.Option("--live/--replay", help="Measure here or fail, or replay recorded runs; what this machine allows if left out.")
-    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Measure here or fail. [default: measure where this machine can, else replay]")] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Replay recorded runs.")] = False,
     records: Annotated[Path | None, path_option("--records", "Folder of recorded runs; those that ship with the lab if left out.")] = None,
     out: Annotated[Path, path_option("--out", "Folder for tables, settings and report.")] = Path("out"),
     as_json: JsonOption = False,
@@ -57,7 +56,8 @@ def study(
     with user_errors("no answer was written", out):
         request = StudyRequest(
             gpu=gpu, heads=tuple(as_kind(each, kind) for each in heads_from(head, vocab, rank, ())), steps=wholes_from("--steps", steps), l2_states=tuple(words_from([l2_state])),
-            batch=batch, temperature=temperature, rounding=rounding, processes=processes, repeats=repeats, live=live, records=records, out=out,
+            batch=batch, temperature=temperature, rounding=rounding, processes=processes, repeats=repeats, live=_live(live, replay), records=records,
+            out=out,
         )
         require_writable(out, folder=True)
         result = run_study(request, progress=True, on_stage=say)
@@ -66,6 +66,13 @@ def study(
             print_json(cli_views.study_facts(result, written))
         else:
             cli_views.show_study(result, written)
+
+
+def _live(live: bool, replay: bool) -> bool | None:
+    """Whether to measure or to replay; None for what this machine allows."""
+    if live and replay:
+        raise BadInput("--live and --replay were both given; a study measures or replays, so leave one out")
+    return True if live else False if replay else None
 
 
 def calibrate(

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("typer.testing")
 
+from cost_model.errors import BadInput  # noqa: E402
 from tests.command_line import SHAPE, refused, run, whole_record  # noqa: E402
 
 
@@ -88,3 +89,21 @@ def test_a_live_run_without_a_gpu_is_refused():
     assert "wts-lab doctor" in refused("calibrate")
     result = run("study", "--live", "--out", "nowhere")
     assert result.exit_code == 2 and "wts-lab doctor" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--live", "--replay"), ("--replay", "--live")])
+def test_a_study_that_is_to_measure_and_to_replay_is_refused(words):
+    assert "--live and --replay were both given; a study measures or replays" in refused("study", *words)
+
+
+@pytest.mark.parametrize(("words", "live"), [((), None), (("--live",), True), (("--replay",), False)])
+def test_what_a_study_may_do_is_handed_on(words, live, monkeypatch, tmp_path):
+    asked = []
+
+    def stop(request, **_):
+        asked.append(request.live)
+        raise BadInput("enough is known")
+
+    monkeypatch.setattr("wts_lab.study.run_study", stop)
+    refused("study", *words, "--out", str(tmp_path))
+    assert asked == [live]
