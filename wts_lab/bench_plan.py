@@ -9,10 +9,9 @@ is one group in one process, the unit in which an interrupted run goes on.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
@@ -23,6 +22,7 @@ from cost_model.placement import Placement
 from cost_model.workload import (
     ENGINE, EXCHANGES, L2_STATES, MAX_BATCH, MODES, OURS, PRECISIONS, REFERENCE, ROUNDINGS, require_whole, require_word,
 )
+from wts_lab.run_folder import Plan
 
 IMPLEMENTATIONS = (OURS, REFERENCE, ENGINE)
 """What can be launched here; an engine's own paths need its unpacked files (`RunPlan.engine_root`)."""
@@ -37,7 +37,6 @@ in records, where ``exchange`` is a micro-measurement that calibrates the model.
 DEFAULT_REPEATS = 100
 DEFAULT_PROCESSES = 3
 DEFAULT_ROUNDS = 4
-PLAN_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def order_bursts(
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class RunPlan(Plan):
     """Everything that decides what a recorded run does, except when it runs.
 
     Attributes:
@@ -269,6 +268,8 @@ class RunPlan:
         provenance: columns that are the same in every row.
         engine_root: folder of the engine's unpacked files, where a case runs it and it is not installed; goes into no record.
     """
+
+    VERSION, CASE, FORMAT, PART = 2, WalkCase, "walk", "group"
 
     kind: str
     cases: tuple[WalkCase, ...]
@@ -297,11 +298,9 @@ class RunPlan:
         return group_cases(self.cases) if self.kind == "walks" else ((),)
 
     @property
-    def fingerprint(self) -> str:
-        """Hexadecimal digest of all fields but the command and where the engine lies: an equal plan takes up the parts."""
-        values = {**self.as_dict(), "engine_root": None}
-        values["provenance"] = {name: value for name, value in values["provenance"].items() if name != "command"}
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    def parts(self) -> int:
+        """Parts of a process: its groups."""
+        return len(self.groups)
 
     def seed_of(self, process_index: int, group: int) -> int:
         """Seed of inputs and order of one part."""
@@ -312,20 +311,3 @@ class RunPlan:
         """Bursts of one part of a run of walks, for progress."""
         rounds = len(burst_sizes(self.repeats, self.rounds))
         return len(self.groups[group]) * len(self.steps) * len(self.l2_states) * rounds
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**values, "version": PLAN_VERSION, "cases": [case.as_dict() for case in self.cases],
-                "steps": list(self.steps), "l2_states": list(self.l2_states)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunPlan:
-        """The inverse of :meth:`as_dict`; BadInput for another version."""
-        values = dict(values)
-        version = values.pop("version", None)
-        if version != PLAN_VERSION:
-            raise BadInput(f"the plan has version {version}; this code reads {PLAN_VERSION}")
-        cases = tuple(WalkCase.from_dict(case) for case in values.pop("cases"))
-        steps, l2_states = tuple(values.pop("steps")), tuple(values.pop("l2_states"))
-        return cls(cases=cases, steps=steps, l2_states=l2_states, **values)

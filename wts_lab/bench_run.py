@@ -10,24 +10,19 @@ Nothing here touches a GPU: the worker does.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from cost_model.measurement import frame_rows, read_walk, record_path, require_new, require_place, write_walk
+from cost_model.measurement import require_place
 from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS, DEFAULT_ROUNDS, RunPlan, WalkCase
+from wts_lab.run_folder import PLAN_FILE, RunFolder
 
-PLAN_FILE = "plan.json"
 PROGRESS_PREFIX = "progress "
 STOP_PATIENCE_S = 20.0
 LAST_LINES = 25
@@ -106,7 +101,7 @@ def execute(
     plan: RunPlan, out: Path | str, case_name: str, *, progress: bool | Report, cancel: Any, run_worker: RunWorker | None
 ) -> Path:
     """Carry a plan out from where an equal one stopped, and return the record's path; errors as :func:`measure`."""
-    run = _RunFolder.open(plan, Path(out), case_name)
+    run = RunFolder.open(plan, Path(out), case_name)
     total = sum(_part_size(plan, group) for group in range(len(plan.groups))) * plan.processes
     with _reporter(progress, total, case_name) as report:
         done = sum(_part_size(plan, group) for index in range(plan.processes) for group in run.finished(index))
@@ -129,67 +124,6 @@ def execute(
                 raise WorkerFailed(f"process {index} ended without an error but left parts {run.missing(index)} unmeasured")
             done = begun + sum(_part_size(plan, group) for group in missing)
     return run.merge()
-
-
-class _RunFolder:
-    """The parts of one run on disk: ``.<case>-<fingerprint>.parts`` beside the record that will be."""
-
-    def __init__(self, plan: RunPlan, folder: Path, record: Path, run_id: str) -> None:
-        self.plan, self.folder, self.record, self.run_id = plan, folder, record, run_id
-
-    @classmethod
-    def open(cls, plan: RunPlan, out: Path, case_name: str) -> _RunFolder:
-        """Take up the folder of an equal plan, or begin one; RecordError where the record is there already."""
-        begun = datetime.now(timezone.utc)
-        parent = record_path(out, plan.gpu_id, begun, case_name).parent
-        folder = parent / f".{case_name}-{plan.fingerprint[:12]}.parts"
-        file = folder / PLAN_FILE
-        if file.is_file():
-            run = cls.load(file)
-            run.plan = replace(run.plan, engine_root=plan.engine_root)  # the folder may have come from another machine
-        else:
-            run = cls(plan, folder, record_path(out, plan.gpu_id, begun, case_name), uuid4().hex)
-        require_new(run.record)
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"plan": run.plan.as_dict(), "record": run.record.name, "run_id": run.run_id}, indent=1)
-        partial = file.with_suffix(".part")
-        partial.write_text(text)
-        partial.replace(file)
-        return run
-
-    @classmethod
-    def load(cls, file: Path) -> _RunFolder:
-        """Read the plan file of a begun run."""
-        values = json.loads(file.read_text())
-        return cls(RunPlan.from_dict(values["plan"]), file.parent, file.parent.parent / values["record"], values["run_id"])
-
-    def part(self, process_index: int, group: int) -> Path:
-        """File of one part; its name begins with a point, so that readers of the whole folder pass it over."""
-        return self.folder / f".process-{process_index}-group-{group}.parquet"
-
-    def finished(self, process_index: int) -> list[int]:
-        """Groups of a process whose part is there; a part is written whole, so being there is being finished."""
-        return [group for group in range(len(self.plan.groups)) if self.part(process_index, group).is_file()]
-
-    def missing(self, process_index: int) -> list[int]:
-        """Groups of a process that are still to be measured."""
-        return [group for group in range(len(self.plan.groups)) if not self.part(process_index, group).is_file()]
-
-    def merge(self) -> Path:
-        """Write the record from all parts, in order of process and group, and remove the parts."""
-        rows = []
-        for process_index in range(self.plan.processes):
-            for group in range(len(self.plan.groups)):
-                rows += frame_rows(read_walk(self.part(process_index, group)))
-        write_walk(self.record, rows)
-        shutil.rmtree(self.folder)
-        return self.record
-
-    def how_to_go_on(self) -> str:
-        """Message of an interruption."""
-        count = sum(len(self.finished(index)) for index in range(self.plan.processes))
-        whole = len(self.plan.groups) * self.plan.processes
-        return f"stopped with {count} of {whole} parts finished, kept in {self.folder}; give the same command again to go on"
 
 
 def _part_size(plan: RunPlan, group: int) -> int:
@@ -249,7 +183,7 @@ def work(plan_file: Path, process_index: int, *, bench: Any = None, say: Callabl
         bench: where to measure; default: the current CUDA device.
         say: takes lines of progress.
     """
-    run = _RunFolder.load(plan_file)
+    run = RunFolder.load(plan_file, RunPlan)
     plan = run.plan
     provenance = {**_measured_provenance(bench), **{k: v for k, v in plan.provenance.items() if v is not None}}
     missing = run.missing(process_index)
@@ -267,12 +201,12 @@ def work(plan_file: Path, process_index: int, *, bench: Any = None, say: Callabl
         rows = _measure_part(run, process_index, group, bench, provenance, report, cancel)
         if cancel is not None and cancel.is_set():
             return
-        write_walk(run.part(process_index, group), rows)
+        run.write_part(process_index, group, rows)
         begun += _part_size(plan, group)
 
 
 def _measure_part(
-    run: _RunFolder, process_index: int, group: int, bench: Any, provenance: dict, report: Report, cancel: Any
+    run: RunFolder, process_index: int, group: int, bench: Any, provenance: dict, report: Report, cancel: Any
 ) -> list[dict[str, Any]]:
     """The rows of one part."""
     plan = run.plan

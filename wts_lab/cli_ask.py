@@ -11,12 +11,11 @@ import typer
 from cost_model.errors import BadInput
 from cost_model.files import require_writable
 from cost_model.gpu import load_gpu
-from cost_model.head import HEAD_KINDS
 from cost_model.placement import PlanError
 from cost_model.workload import Workload
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
-    BatchOption, GpuOption, HeadOption, JsonOption, L2StateOption, ModeOption, PlacementOption, PlannedModeOption, PrecisionOption, RankOption,
+    BatchOption, GpuOption, HeadOption, JsonOption, KindOption, L2StateOption, ModeOption, PlacementOption, PlannedModeOption, PrecisionOption, RankOption,
     RecordsArgument, RoundingOption, StepsOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, measured_option,
     path_from, path_option, placement_from, read_records, read_walks, require_steps, workload_from,
 )
@@ -70,9 +69,7 @@ def plan(
     vocab: VocabOption = None,
     rank: RankOption = None,
     target_vocab: TargetVocabOption = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", help=f"Plan the head of --head as another kind, whose sizes it gives: {', '.join(HEAD_KINDS)}.")
-    ] = None,
+    kind: KindOption = None,
     mode: PlannedModeOption = "resident",
     precision: PrecisionOption = None,
     batch: BatchOption = 1,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cost_model.errors import BadInput
-from cost_model.head import Head, load_head
+from cost_model.head import HEAD_KINDS, Head, load_head
 from cost_model.placement import Placement
 from cost_model.workload import L2_STATES, MODES, PRECISIONS, ROUNDINGS, Workload, require_whole, require_word
 
@@ -76,6 +76,25 @@ PlacementOption = Annotated[
                  help="Tiles of a block: warps, register, shared, streamed, staging; the planner's if left out."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+KindOption = Annotated[
+    str | None, typer.Option("--kind", help=f"Take the heads of --head as another kind, whose sizes they give: {_words(HEAD_KINDS)}.")
+]
+ModesOption = Annotated[str, typer.Option("--mode", help=f"Any of {_words(MODES)}, separated by commas.")]
+PrecisionsOption = Annotated[
+    str | None,
+    typer.Option("--precision", help=f"Any of {_words(PRECISIONS)}, separated by commas. [default: int8x2 for resident, else all there are]"),
+]
+BatchesOption = Annotated[str, typer.Option("--batch", help="Rows walked together, several numbers separated by commas.")]
+TemperaturesOption = Annotated[str, typer.Option("--temperature", help="Sampling temperatures, separated by commas; 0 is greedy.")]
+WalksRoundingOption = Annotated[
+    str | None, typer.Option("--rounding", help=f"One of {_words(ROUNDINGS)}. [default: once, and twice for torch's stepwise walk]")
+]
+SglangRootOption = Annotated[
+    Path | None,
+    path_option("--sglang-root", "Folder of an unpacked sglang wheel, on the machine that measures, whose own stepwise walks are timed, too."),
+]
+RecordsFolderOption = Annotated[Path, path_option("--out", "Folder of records; the record lies in <out>/<gpu>/.")]
+CaseOption = Annotated[str, typer.Option("--case", help="Last part of the record's name.")]
 VocabsOption = Annotated[list[str] | None, typer.Option("--vocab", help="Draft vocabularies, separated by commas.")]
 HeadsOption = Annotated[list[str] | None, typer.Option("--head", help="Released heads, separated by commas.")]
 StepsListOption = Annotated[str, typer.Option("--steps", help="Walk lengths to time, separated by commas.")]

@@ -12,10 +12,11 @@ import typer
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
 from cost_model.head import HEAD_KINDS, Head
-from cost_model.workload import DEFAULT_EXCHANGE, EXCHANGES, MODES, PRECISIONS, ROUNDINGS, require_word
+from cost_model.workload import DEFAULT_EXCHANGE, EXCHANGES, MODES, PRECISIONS, require_word
 from wts_lab.cli_inputs import (
-    STANDARD_STEPS, STUDIED_VOCABULARY, GpuHereOption, HeadsOption, JsonOption, L2StatesOption, PlacementOption, ProcessesOption, RankOption,
-    RepeatsOption, StepsListOption, VocabsOption, heads_from, path_option, placement_from, whole_from, wholes_from, words_from,
+    STANDARD_STEPS, STUDIED_VOCABULARY, BatchesOption, CaseOption, GpuHereOption, HeadsOption, JsonOption, KindOption, L2StatesOption, ModesOption,
+    PlacementOption, PrecisionsOption, ProcessesOption, RankOption, RecordsFolderOption, RepeatsOption, SglangRootOption, StepsListOption,
+    TemperaturesOption, VocabsOption, WalksRoundingOption, heads_from, placement_from, whole_from, wholes_from, words_from,
 )
 from wts_lab.cli_output import print_json, say, user_errors
 from wts_lab.measured_text import number_from
@@ -31,31 +32,22 @@ def measure(
     head: HeadsOption = None,
     vocab: VocabsOption = None,
     rank: RankOption = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", help=f"Walk the heads of --head as another kind, whose sizes they give: {', '.join(HEAD_KINDS)}.")
-    ] = None,
-    mode: Annotated[str, typer.Option("--mode", help=f"Any of {', '.join(MODES)}, separated by commas.")] = ",".join(MODES),
-    precision: Annotated[
-        str | None,
-        typer.Option("--precision", help=f"Any of {', '.join(PRECISIONS)}, separated by commas. [default: int8x2 for resident, else all there are]"),
-    ] = None,
-    batch: Annotated[str, typer.Option("--batch", help="Rows walked together, several numbers separated by commas.")] = "1",
-    temperature: Annotated[str, typer.Option("--temperature", help="Sampling temperatures, separated by commas; 0 is greedy.")] = "0",
+    kind: KindOption = None,
+    mode: ModesOption = ",".join(MODES),
+    precision: PrecisionsOption = None,
+    batch: BatchesOption = "1",
+    temperature: TemperaturesOption = "0",
     logits: Annotated[bool, typer.Option("--logits", help="Keep the step logits, as a sampling round needs them.")] = False,
-    rounding: Annotated[
-        str | None, typer.Option("--rounding", help=f"One of {', '.join(ROUNDINGS)}. [default: once, and twice for torch's stepwise walk]")
-    ] = None,
+    rounding: WalksRoundingOption = None,
     placement: PlacementOption = None,
     exchange: Annotated[str | None, typer.Option("--exchange", help=f"One of {', '.join(EXCHANGES)}. [default: {DEFAULT_EXCHANGE}]")] = None,
-    sglang_root: Annotated[
-        Path | None, path_option("--sglang-root", "Folder of an unpacked sglang wheel, whose own stepwise walks are timed, too.")
-    ] = None,
+    sglang_root: SglangRootOption = None,
     steps: StepsListOption = STANDARD_STEPS,
     l2_state: L2StatesOption = "warm",
     processes: ProcessesOption = 3,
     repeats: RepeatsOption = 100,
-    out: Annotated[Path, path_option("--out", "Folder of records; the record lies in <out>/<gpu>/.")] = Path("runs"),
-    case: Annotated[str, typer.Option("--case", help="Last part of the record's name.")] = "measure",
+    out: RecordsFolderOption = Path("runs"),
+    case: CaseOption = "measure",
     gpu: GpuHereOption = None,
     as_json: JsonOption = False,
 ) -> None:

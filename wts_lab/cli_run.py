@@ -10,12 +10,11 @@ import typer
 from cost_model.errors import BadInput
 from cost_model.files import require_writable
 from cost_model.gpu import load_gpu, recognise_gpu
-from cost_model.head import HEAD_KINDS
 from cost_model.paths import data_root
 from cost_model.workload import L2_STATES
 from wts_lab import cli_views
 from wts_lab.cli_inputs import (
-    STANDARD_STEPS, BatchOption, GpuHereOption, HeadsOption, JsonOption, L2StatesOption, ProcessesOption, RankOption, RepeatsOption,
+    STANDARD_STEPS, BatchOption, GpuHereOption, HeadsOption, JsonOption, KindOption, L2StatesOption, ProcessesOption, RankOption, RepeatsOption,
     RoundingOption, StepsListOption, TemperatureOption, VocabsOption, heads_from, path_from, path_option, read_records, wholes_from, words_from,
 )
 from wts_lab.cli_measure import as_kind
@@ -33,9 +32,7 @@ def study(
     head: HeadsOption = None,
     vocab: VocabsOption = None,
     rank: RankOption = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", help=f"Study the heads of --head as another kind, whose sizes they give: {', '.join(HEAD_KINDS)}.")
-    ] = None,
+    kind: KindOption = None,
     steps: StepsListOption = STANDARD_STEPS,
     l2_state: L2StatesOption = ",".join(L2_STATES),
     batch: BatchOption = 1,

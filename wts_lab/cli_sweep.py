@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cost_model.errors import BadInput
-from cost_model.head import HEAD_KINDS
-from cost_model.workload import MODES, PRECISIONS, ROUNDINGS, require_whole
+from cost_model.workload import require_whole
 from wts_lab.cli_inputs import (
-    STANDARD_STEPS, STUDIED_VOCABULARY, HeadsOption, JsonOption, L2StatesOption, ProcessesOption, RepeatsOption, StepsListOption, VocabsOption,
-    heads_from, path_option, whole_from, wholes_from, words_from,
+    STANDARD_STEPS, STUDIED_VOCABULARY, BatchesOption, CaseOption, HeadsOption, JsonOption, KindOption, L2StatesOption, ModesOption, PrecisionsOption,
+    ProcessesOption, RecordsFolderOption, RepeatsOption, SglangRootOption, StepsListOption, TemperaturesOption, VocabsOption, WalksRoundingOption,
+    heads_from, whole_from, wholes_from, words_from,
 )
 from wts_lab.cli_measure import Asked, as_kind
 from wts_lab.cli_output import print_json, say, user_errors
@@ -26,18 +26,14 @@ def sweep(
     head: HeadsOption = None,
     vocab: VocabsOption = None,
     rank: Annotated[str | None, typer.Option("--rank", help="Elements of the latent, several numbers separated by commas.")] = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", help=f"Walk the heads of --head as another kind, whose sizes they give: {', '.join(HEAD_KINDS)}.")
-    ] = None,
-    mode: Annotated[str, typer.Option("--mode", help=f"Any of {', '.join(MODES)}, separated by commas.")] = "resident",
-    precision: Annotated[str | None, typer.Option("--precision", help=f"Any of {', '.join(PRECISIONS)}, separated by commas.")] = None,
-    batch: Annotated[str, typer.Option("--batch", help="Rows walked together, several numbers separated by commas.")] = "1",
-    temperature: Annotated[str, typer.Option("--temperature", help="Sampling temperatures, separated by commas; 0 is greedy.")] = "0",
+    kind: KindOption = None,
+    mode: ModesOption = "resident",
+    precision: PrecisionsOption = None,
+    batch: BatchesOption = "1",
+    temperature: TemperaturesOption = "0",
     logits: Annotated[bool, typer.Option("--logits", help="Keep the step logits of sampled walks, as a sampling round needs them.")] = False,
-    rounding: Annotated[str | None, typer.Option("--rounding", help=f"One of {', '.join(ROUNDINGS)}. [default: as `measure`]")] = None,
-    sglang_root: Annotated[
-        Path | None, path_option("--sglang-root", "Folder of an unpacked sglang wheel on every worker's machine; its stepwise walks are timed, too.")
-    ] = None,
+    rounding: WalksRoundingOption = None,
+    sglang_root: SglangRootOption = None,
     steps: StepsListOption = STANDARD_STEPS,
     l2_state: L2StatesOption = "warm,serving",
     processes: ProcessesOption = 3,
@@ -46,8 +42,8 @@ def sweep(
     scheduler: Annotated[str | None, typer.Option("--scheduler", help="Address of a Dask scheduler, whose workers measure, one a GPU.")] = None,
     groups_per_job: Annotated[int, typer.Option("--groups-per-job", help="Groups that a worker takes at a time.")] = 8,
     without_failed: Annotated[bool, typer.Option("--without-failed", help="Write the record without jobs that failed.")] = False,
-    out: Annotated[Path, path_option("--out", "Folder of records; the record lies in <out>/<gpu>/.")] = Path("runs"),
-    case: Annotated[str, typer.Option("--case", help="Last part of the record's name.")] = "sweep",
+    out: RecordsFolderOption = Path("runs"),
+    case: CaseOption = "sweep",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be timed; needs no GPU.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -13,12 +13,11 @@ import typer
 from cost_model.errors import BadInput
 from cost_model.files import require_writable, write_text_whole
 from cost_model.gpu import load_gpu
-from cost_model.head import HEAD_KINDS
 from cost_model.units import UNKNOWN, format_bytes, format_interval_us, format_us
 from cost_model.workload import DEFAULT_EXCHANGE
 from wts_lab.bench_plan import DEFAULT_PROCESSES, DEFAULT_REPEATS
 from wts_lab.cli_inputs import (
-    BatchOption, GpuHereOption, HeadOption, JsonOption, L2StateOption, PlannedModeOption, PrecisionOption, RankOption, RoundingOption,
+    BatchOption, GpuHereOption, HeadOption, JsonOption, KindOption, L2StateOption, PlannedModeOption, PrecisionOption, RankOption, RoundingOption,
     StepsListOption, TargetVocabOption, TemperatureOption, VocabOption, head_from, path_option, whole_from, wholes_from, words_from,
 )
 from wts_lab.cli_measure import as_kind
@@ -35,9 +34,7 @@ def tune(
     vocab: VocabOption = None,
     rank: RankOption = None,
     target_vocab: TargetVocabOption = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", help=f"Tune the head of --head as another kind, whose sizes it gives: {', '.join(HEAD_KINDS)}.")
-    ] = None,
+    kind: KindOption = None,
     mode: PlannedModeOption = "resident",
     precision: PrecisionOption = None,
     batch: BatchOption = 1,

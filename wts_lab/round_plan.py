@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +12,8 @@ from cost_model.head import Head, load_head
 from cost_model.targets import load_drafter
 from cost_model.workload import MAX_BATCH, require_whole
 from wts_lab.bench_plan import WalkCase, engine_case, resident_case, stepwise_case
+from wts_lab.run_folder import Plan
 
-PLAN_VERSION = 1
 PHASES = ("verify", "backbone", "base_logits")
 """The phases before the head, in order."""
 
@@ -88,6 +86,15 @@ class RoundCase:
         """Words that pick this case out: target, drafter, and ``c`` and ``k`` with concurrency and context in units of 1,024 tokens."""
         return frozenset((self.target, self.drafter, f"c{self.concurrency}", f"k{self.context_tokens // 1024}"))
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RoundCase:
+        """The inverse of :meth:`as_dict`."""
+        return cls(**values)
+
 
 def implementation_name(case: WalkCase) -> str:
     """How a head is named in round records: the implementation, with the path within an engine."""
@@ -95,7 +102,7 @@ def implementation_name(case: WalkCase) -> str:
 
 
 @dataclass(frozen=True)
-class RoundPlan:
+class RoundPlan(Plan):
     """Everything that decides what a recorded run of rounds does, except when it runs.
 
     Attributes:
@@ -105,6 +112,8 @@ class RoundPlan:
         gpu_id: catalogue id; provenance: columns that are the same in every row.
         engine_root: folder of the engine's unpacked files, where it is not installed; goes into no record.
     """
+
+    VERSION, CASE, FORMAT, PART = 1, RoundCase, "round", "case"
 
     cases: tuple[RoundCase, ...]
     repeats: int
@@ -122,24 +131,9 @@ class RoundPlan:
             raise BadInput(f"{len(self.cases)} cases, {len(set(self.cases))} of them different; give at least one, and none twice")
 
     @property
-    def fingerprint(self) -> str:
-        """Hexadecimal digest of all fields but the command and where the engine lies: an equal plan takes up the parts."""
-        values = {**self.as_dict(), "engine_root": None}
-        values["provenance"] = {name: value for name, value in values["provenance"].items() if name != "command"}
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**values, "version": PLAN_VERSION, "cases": [asdict(case) for case in self.cases]}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RoundPlan:
-        """The inverse of :meth:`as_dict`; BadInput for another version."""
-        values = dict(values)
-        if (version := values.pop("version", None)) != PLAN_VERSION:
-            raise BadInput(f"the plan has version {version}; this code reads {PLAN_VERSION}")
-        return cls(**{**values, "cases": tuple(RoundCase(**case) for case in values["cases"])})
+    def parts(self) -> int:
+        """Parts of a process: its cases."""
+        return len(self.cases)
 
 
 def select_cases(cases: Sequence[RoundCase], filters: Sequence[str]) -> tuple[RoundCase, ...]:

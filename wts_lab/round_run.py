@@ -8,80 +8,19 @@ the worker does.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from cost_model.measurement import frame_rows, read_round, record_path, require_new, write_round
-from wts_lab.bench_run import PLAN_FILE, MeasurementInterrupted, WorkerFailed
+from wts_lab.bench_run import MeasurementInterrupted, WorkerFailed
 from wts_lab.round_plan import RoundPlan
+from wts_lab.run_folder import PLAN_FILE, RunFolder
 
 RunWorker = Callable[[Path, int], None]
 """Measures the missing parts of one process: (plan file, process index)."""
-
-
-class RoundFolder:
-    """The parts of one run on disk: ``.<case>-<fingerprint>.parts`` beside the record that will be.
-
-    Attributes:
-        plan: what is done; folder: of the parts; record: the file that will be; run_id: of all its rows.
-    """
-
-    def __init__(self, plan: RoundPlan, folder: Path, record: Path, run_id: str) -> None:
-        self.plan, self.folder, self.record, self.run_id = plan, folder, record, run_id
-
-    @classmethod
-    def open(cls, plan: RoundPlan, out: Path, name: str) -> RoundFolder:
-        """Take up the folder of an equal plan, or begin one; RecordError where the record is there already."""
-        record = record_path(out, plan.gpu_id, datetime.now(timezone.utc), name)
-        folder = record.parent / f".{name}-{plan.fingerprint[:12]}.parts"
-        file = folder / PLAN_FILE
-        begun = cls.load(file) if file.is_file() else cls(plan, folder, record, uuid4().hex)
-        begun.plan = replace(begun.plan, engine_root=plan.engine_root)  # the folder may have come from another machine
-        require_new(begun.record)
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".part")
-        partial.write_text(json.dumps({"plan": begun.plan.as_dict(), "record": begun.record.name, "run_id": begun.run_id}, indent=1))
-        partial.replace(file)
-        return begun
-
-    @classmethod
-    def load(cls, file: Path) -> RoundFolder:
-        """Read the plan file of a begun run."""
-        values = json.loads(file.read_text())
-        return cls(RoundPlan.from_dict(values["plan"]), file.parent, file.parent.parent / values["record"], values["run_id"])
-
-    def part(self, process_index: int, number: int) -> Path:
-        """File of one case in one process; its name begins with a point, so that readers of the whole folder pass it over."""
-        return self.folder / f".process-{process_index}-case-{number}.parquet"
-
-    def missing(self, process_index: int) -> list[int]:
-        """Cases of a process that are still to be measured; a part is written whole, so being there is being finished."""
-        return [number for number in range(len(self.plan.cases)) if not self.part(process_index, number).is_file()]
-
-    def merge(self) -> Path:
-        """Write the record from all parts, in order of process and case, and remove them."""
-        rows: list[dict] = []
-        for process_index in range(self.plan.processes):
-            for number in range(len(self.plan.cases)):
-                rows += frame_rows(read_round(self.part(process_index, number)))
-        write_round(self.record, rows)
-        shutil.rmtree(self.folder)
-        return self.record
-
-    def how_to_go_on(self) -> str:
-        """Message of an interruption."""
-        whole = len(self.plan.cases) * self.plan.processes
-        left = sum(len(self.missing(index)) for index in range(self.plan.processes))
-        return f"stopped with {whole - left} of {whole} parts finished, kept in {self.folder}; give the same command again to go on"
 
 
 def measure_rounds(plan: RoundPlan, out: Path | str, name: str, *, run_worker: RunWorker | None = None) -> Path:
@@ -95,7 +34,7 @@ def measure_rounds(plan: RoundPlan, out: Path | str, name: str, *, run_worker: R
         RecordError: the record exists.
         WorkerFailed, MeasurementInterrupted: finished parts are kept, and the same call goes on from them.
     """
-    run = RoundFolder.open(plan, Path(out), name)
+    run = RunFolder.open(plan, Path(out), name)
     for index in range(plan.processes):
         if not run.missing(index):
             continue
@@ -129,7 +68,7 @@ def work(plan_file: Path, process_index: int, *, place: Any = None, progress: Ca
     """
     from wts_lab.round_bench import GpuPlace, stream_rounds
 
-    run = RoundFolder.load(plan_file)
+    run = RunFolder.load(plan_file, RoundPlan)
     plan, missing = run.plan, run.missing(process_index)
     cases = [plan.cases[number] for number in missing]
     if place is None:
@@ -141,7 +80,7 @@ def work(plan_file: Path, process_index: int, *, place: Any = None, progress: Ca
     rounds = stream_rounds(cases, place, repeats=plan.repeats, rounds=plan.rounds, seed=plan.seed + process_index, shared=shared,
                            progress=lambda label: progress(done, len(missing), label))
     for number, (_, rows) in zip(missing, rounds, strict=True):
-        write_round(run.part(process_index, number), rows)
+        run.write_part(process_index, number, rows)
         done += 1
         progress(done, len(missing), "written")
 

@@ -15,7 +15,8 @@ from wts_lab.bench_run import MeasurementInterrupted, WorkerFailed
 from wts_lab.round_bench import MOST_LAYER_ERROR, burst, layer_errors, stream_rounds
 from wts_lab.round_parts import RoundModels, RoundParts, RoundShape
 from wts_lab.round_plan import RoundCase, RoundPlan, implementation_name, select_cases
-from wts_lab.round_run import RoundFolder, main, measure_rounds, work
+from wts_lab.round_run import main, measure_rounds, work
+from wts_lab.run_folder import RunFolder  # noqa: E402
 from wts_lab.stepwise import StepwiseWalk
 from wts_lab.timing import GateTimer, TimingError
 
@@ -213,7 +214,7 @@ def test_a_worker_that_leaves_cases_out_is_a_failure(tmp_path):
 
 
 def test_a_worker_without_a_gpu_says_so(tmp_path, capsys):
-    folder = RoundFolder.open(plan(), tmp_path, "round").folder
+    folder = RunFolder.open(plan(), tmp_path, "round").folder
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     assert main(["--plan", str(folder / "plan.json"), "--process", "0"]) == 1
