@@ -100,3 +100,10 @@ def write_synthetic(folder: Path, **options) -> Path:
     """A records folder with one synthetic record of the H200; returns the folder."""
     write_walk(folder / GPU_ID / f"{DATE}-synthetic.parquet", synthetic_rows(**options))
     return folder
+
+
+def write_two_vocabularies(folder: Path) -> Path:
+    """The same with a second vocabulary in a record of the next day."""
+    records = write_synthetic(folder)
+    write_walk(records / GPU_ID / "2026-02-01-more.parquet", synthetic_rows(129_280))
+    return records

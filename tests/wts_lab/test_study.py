@@ -1,8 +1,7 @@
-"""The study: source and labels, comparison, decision, files, and what it does without torch or plotly."""
+"""The study: source and labels, comparison, decision, and what it does without torch or plotly."""
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -15,15 +14,12 @@ pytest.importorskip("pyarrow")
 
 from cost_model.decide import VERDICTS
 from cost_model.errors import BadInput
-from cost_model.gpu import load_gpu, require_same_gpu
-from cost_model.head import Head, load_head
-from cost_model.measurement import record_path, write_walk
-from cost_model.settings import SettingsMismatch, load_settings
-from tests.synthetic_records import GPU_ID, GPU_NAME, LINES_US, synthetic_rows, write_synthetic
-from wts_lab import outputs, study
-from wts_lab.outputs import write_outputs
+from cost_model.head import Head
+from cost_model.measurement import write_walk
+from tests.synthetic_records import GPU_ID, GPU_NAME, LINES_US, synthetic_rows, write_synthetic, write_two_vocabularies
+from wts_lab import study
 from wts_lab.recordings import NothingRecorded
-from wts_lab.study import Device, NoDevice, StudyRequest, run_study
+from wts_lab.study import StudyRequest, run_study
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAD = Head.markov(151_936, 256)
@@ -32,9 +28,7 @@ HEAD = Head.markov(151_936, 256)
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Synthetic records of two vocabularies."""
-    folder = write_synthetic(tmp_path_factory.mktemp("records"))
-    write_walk(folder / GPU_ID / "2026-02-01-more.parquet", synthetic_rows(129_280))
-    return folder
+    return write_two_vocabularies(tmp_path_factory.mktemp("records"))
 
 
 @pytest.fixture(scope="module")
@@ -135,95 +129,6 @@ def test_a_missing_records_folder_is_refused_even_where_a_prediction_could_be_ma
         run_study(StudyRequest(gpu="b200-sxm", records=tmp_path / "nope"))
 
 
-def test_heads_that_share_vocabulary_and_rank_are_studied_one_after_the_other() -> None:
-    with pytest.raises(BadInput, match="heads are markov-151936-r256, domino-qwen3-4b; a study tells them apart by vocabulary and rank"):
-        StudyRequest(heads=(HEAD, load_head("domino-qwen3-4b")))
-
-
-def test_a_head_of_another_kind_is_studied_by_its_own_walks(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Walks of a markov head, and of gated heads of another hidden size, lie in the same folder and take other times."""
-    from wts_lab.cli_views import show_study
-
-    folder = write_synthetic(tmp_path)
-    for day, (hidden, factor) in enumerate(((4096, 2.0), (2560, 3.0)), 1):
-        rows = [{**row, "head_kind": "gated", "hidden_size": hidden, "run_id": f"gated-{hidden}", "samples_us": [us * factor for us in row["samples_us"]]}
-                for row in synthetic_rows() if row["precision"] == "int8x2" or row["mode"] == "stepwise"]  # fmt: skip
-        write_walk(folder / GPU_ID / f"2026-02-0{day}-gated.parquet", rows)
-    gated = Head("gated-qwen3-8b", "gated", 151_936, 151_936, 151_936, 256, 4096)
-    studied = run_study(StudyRequest(records=folder, live=False, heads=(gated,)))
-    assert studied.decision.best.measured and studied.decision.best.call_us == pytest.approx(2 * (12 + 9 + 16 * 2.5), rel=0.02)
-    assert studied.decision.settings.fingerprint.head.as_dict() == {**gated.as_dict(), "name": "gated-151936-r256"}
-    show_study(studied, write_outputs(studied, tmp_path / "out"))
-    assert "gated head, vocabulary 151,936, rank 256, batch 1, greedy" in capsys.readouterr().out
-    assert "gated head · V 151,936 · rank 256" in (tmp_path / "out" / "report.html").read_text()
-
-
-def test_rows_of_another_kind_of_head_are_not_its_measurements(tmp_path: Path) -> None:
-    rows = [{**row, "head_kind": "gated", "hidden_size": 4096} for row in synthetic_rows()]
-    write_walk(tmp_path / GPU_ID / "2026-01-31-gated.parquet", rows)
-    studied = run_study(StudyRequest(records=tmp_path, live=False, heads=(HEAD,)))
-    assert studied.fits == () and any("was not recorded" in note for note in studied.notes)
-
-
-OTHER_LOADS = ({"batch": 4}, {"temperature": 1.0, "logits_kept": True})
-
-
-@pytest.mark.parametrize("load", OTHER_LOADS)
-def test_walks_of_other_batches_and_temperatures_are_not_those_of_one_greedy_row(load: dict, records: Path, tmp_path: Path) -> None:
-    """Faster ones of theirs in the same folder leave the answer as it is."""
-    folder = write_synthetic(tmp_path)
-    write_walk(folder / GPU_ID / "2026-02-01-loads.parquet", [
-        {**row, **load, "samples_us": [us * 0.5 for us in row["samples_us"]]} for row in synthetic_rows()
-    ])
-    alone = run_study(StudyRequest(records=records, live=False, heads=(HEAD,)))
-    beside = run_study(StudyRequest(records=folder, live=False, heads=(HEAD,)))
-    assert [(each.name, each.call_us, each.measured) for each in beside.decision.options] == [
-        (each.name, each.call_us, each.measured) for each in alone.decision.options
-    ]
-    assert [len(each.points) for each in beside.comparisons] == [len(each.points) for each in alone.comparisons]
-    assert len(beside.fits) == len(alone.fits)
-
-
-@pytest.mark.parametrize(("load", "words"), [(OTHER_LOADS[0], "batch 4, greedy"), (OTHER_LOADS[1], "batch 1, temperature 1")])
-def test_the_load_that_is_asked_for_is_the_one_answered(load: dict, words: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Walks of it and of one greedy row in one folder; calls of it take half the time."""
-    from wts_lab.cli_views import show_study
-
-    folder = write_synthetic(tmp_path)
-    write_walk(folder / GPU_ID / "2026-02-01-loads.parquet", [
-        {**row, **load, "samples_us": [us * 0.5 for us in row["samples_us"]]} for row in synthetic_rows()
-    ])
-    asked = {name: load[name] for name in load if name != "logits_kept"}
-    studied = run_study(StudyRequest(records=folder, live=False, heads=(HEAD,), **asked))
-    settings = studied.decision.settings
-    assert {"batch": settings.batch, "temperature": settings.temperature} == {"batch": 1, "temperature": 0.0} | asked
-    assert studied.decision.best.measured and studied.decision.best.call_us == pytest.approx((12 + 9 + 16 * 2.5) / 2, rel=0.02)
-    assert {each.workload.temperature for each in studied.predictions} == {settings.temperature}
-    assert all(each.workload.logits_kept == bool(settings.temperature) for each in studied.predictions)
-    show_study(studied, write_outputs(studied, tmp_path / "out"))
-    assert words in capsys.readouterr().out and " · ".join(words.split(", ")) in (tmp_path / "out" / "report.html").read_text()
-
-
-def test_walks_of_another_rounding_are_not_the_answer(tmp_path: Path) -> None:
-    """SGLang's sampler rounds twice; a faster walk that rounds otherwise gives other tokens."""
-    folder = write_synthetic(tmp_path)
-    ours = synthetic_rows(ways=[("wts", "resident", "resident", "int8x2")])
-    write_walk(folder / GPU_ID / "2026-02-01-roundings.parquet", [
-        {**row, "rounding": "twice", "samples_us": [us * 0.5 for us in row["samples_us"]]} for row in ours
-    ])
-    halved = {rounding: run_study(StudyRequest(records=folder, live=False, heads=(HEAD,), rounding=rounding)).decision for rounding in ("once", "twice")}
-    assert halved["once"].best.call_us == pytest.approx(12 + 9 + 16 * 2.5, rel=0.02) and halved["once"].settings.rounding == "once"
-    assert halved["twice"].best.call_us == pytest.approx((12 + 9 + 16 * 2.5) / 2, rel=0.02) and halved["twice"].settings.rounding == "twice"
-
-
-@pytest.mark.parametrize("load", OTHER_LOADS)
-def test_where_only_other_batches_and_temperatures_were_recorded_the_usual_head_is_predicted(load: dict, tmp_path: Path) -> None:
-    write_walk(tmp_path / GPU_ID / "2026-02-01-loads.parquet", [{**row, **load} for row in synthetic_rows()])
-    studied = run_study(StudyRequest(records=tmp_path, live=False))
-    assert studied.heads == (study.DEFAULT_HEAD,) and studied.fits == ()
-    assert any("was not recorded" in note for note in studied.notes)
-
-
 def test_where_nothing_can_be_said_the_study_is_refused_with_the_reason(records: Path) -> None:
     with pytest.raises(BadInput, match="nothing can be said about markov-151936-r256 on h20: ") as caught:
         run_study(StudyRequest(gpu="h20", records=records))
@@ -306,136 +211,6 @@ def test_a_head_that_was_not_recorded_is_predicted_and_said(records: Path) -> No
 def test_replay_of_an_unrecorded_gpu_lists_the_recorded_ones(records: Path) -> None:
     with pytest.raises(NothingRecorded, match="recorded are h200-sxm"):
         run_study(StudyRequest(gpu="a100-sxm-80gb", records=records, live=False))
-
-
-def test_live_without_a_gpu_is_refused_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "capable_device", lambda: None)
-    with pytest.raises(NoDevice, match="wts-lab doctor"):
-        run_study(StudyRequest(live=True))
-
-
-def test_live_on_another_gpu_than_the_one_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "capable_device", lambda: Device("NVIDIA H200", 132, 150_109_945_856, (9, 0)))
-    with pytest.raises(NoDevice, match="the GPU here is h200-sxm"):
-        run_study(StudyRequest(gpu="b200-sxm", live=True))
-
-
-@pytest.fixture
-def measuring(monkeypatch: pytest.MonkeyPatch):
-    """Stands for a machine with an H200: `measure` writes synthetic rows as its record."""
-    calls = []
-
-    def measure(cases, *, out, case_name, gpu, **options):
-        from datetime import datetime, timezone
-
-        calls.append((cases, case_name, options))
-        return write_walk(record_path(out, gpu, datetime.now(timezone.utc), case_name), synthetic_rows())
-
-    monkeypatch.setattr(study, "capable_device", lambda: Device("NVIDIA H200", 132, 150_109_945_856, (9, 0)))
-    monkeypatch.setattr("wts_lab.bench.measure", measure)
-    return calls
-
-
-def test_a_live_study_measures_the_four_ways_and_keeps_its_record(tmp_path: Path, measuring) -> None:
-    first = run_study(StudyRequest(out=tmp_path), progress=False)
-    second = run_study(StudyRequest(out=tmp_path, processes=2), progress=False)
-    assert (first.kind, first.source) == ("measured", "measured here: NVIDIA H200")
-    assert first.record.is_file() and first.record != second.record
-    cases, name, options = measuring[0]
-    assert {(case.mode, case.precision) for case in cases} == {
-        ("resident", "int8x2"),
-        ("streaming", "int8x2"),
-        ("streaming", "bf16"),
-        ("stepwise", "bf16"),
-    }
-    assert (
-        (name, measuring[1][1]) == ("study", "study-2")
-        and options["steps"] == (1, 2, 4, 7, 11, 15, 16)
-        and measuring[1][2]["processes"] == 2
-    )
-    assert first.decision.settings.fingerprint.kernel_hash and first.decision.settings.source == "measured here"
-
-
-def test_an_unknown_gpu_is_measured_but_marked_unverified() -> None:
-    gpu = study.recognise(Device("NVIDIA X999", 77, 10**10, (9, 0)))
-    assert gpu.id.startswith("unverified-") and gpu.sm_count == 77 and not gpu.has("l2_bytes")
-    require_same_gpu(gpu, "NVIDIA X999", 77)  # its own records are its own
-
-
-@pytest.mark.parametrize(
-    "wrong, reason",
-    [
-        ({"steps": (1, 16)}, "at least three walk lengths"),
-        ({"steps": (0, 1, 2)}, "steps"),
-        ({"l2_states": ("hot",)}, "l2_state"),
-        ({"processes": 0}, "processes"),
-        ({"repeats": -1}, "repeats"),
-    ],
-)
-def test_a_bad_request_is_refused(wrong: dict, reason: str) -> None:
-    with pytest.raises(BadInput, match=reason):
-        StudyRequest(**wrong)
-
-
-def test_outputs_hold_the_same_rows_and_settings_that_load_back(result: study.StudyResult, tmp_path: Path) -> None:
-    import pandas
-
-    written = write_outputs(result, tmp_path)
-    names = {path.name for path in written}
-    assert {"step_costs.csv", "step_costs.parquet", "step_costs.md", "settings.json", "settings-markov-129280-r256.json"} <= names
-    frame = pandas.read_parquet(tmp_path / "step_costs.parquet")
-    with (tmp_path / "step_costs.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(frame) == len(rows) == len(result.rows) == 2 * 3 * 6
-    page = (tmp_path / "step_costs.md").read_text()
-    assert page.startswith(f"# Step costs on {result.gpu.name}, replayed: {GPU_NAME}, recorded 2026-01-31")
-    assert page.count("\n| ") == len(rows) + 1 and "Experiments" not in page
-    settings = load_settings(tmp_path / "settings.json", load_gpu(GPU_ID), HEAD)
-    assert settings.mode == "resident" and settings.verdict == "deploy resident" and settings.placement is not None
-    with pytest.raises(SettingsMismatch, match="b200-sxm"):
-        load_settings(tmp_path / "settings.json", load_gpu("b200-sxm"))
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
-def test_what_an_earlier_study_left_does_not_stay_beside_the_new_answer(
-    result: study.StudyResult, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_outputs(result, tmp_path)
-    (tmp_path / "settings-mine.json").write_text('{"form": "something else"}')
-    assert (tmp_path / "settings-markov-129280-r256.json").is_file()
-    monkeypatch.setattr(outputs.importlib.util, "find_spec", lambda name: None)
-    write_outputs(run_study(StudyRequest(records=records, live=False, heads=(HEAD,))), tmp_path)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"step_costs.csv", "step_costs.parquet", "step_costs.md", "settings.json", "settings-mine.json"}
-
-
-def test_without_plotly_all_but_the_report_is_written_and_said(
-    result: study.StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outputs.importlib.util, "find_spec", lambda name: None)
-    written = write_outputs(result, tmp_path)
-    assert not (tmp_path / "report.html").exists() and (tmp_path / "settings.json").is_file()
-    assert "plotly is not installed" in written.left_out[0]
-
-
-def test_a_file_that_fails_leaves_the_old_one_alone(
-    result: study.StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "report.html").write_text("old")
-    monkeypatch.setattr("wts_lab.report.render_report", lambda _: (_ for _ in ()).throw(RuntimeError("drawing failed")))
-    with pytest.raises(RuntimeError):
-        write_outputs(result, tmp_path)
-    assert (tmp_path / "report.html").read_text() == "old"
-
-
-def test_an_interrupt_while_the_report_is_drawn_leaves_the_folder_as_it_was(
-    result: study.StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "settings.json").write_text("old")
-    monkeypatch.setattr("wts_lab.report.render_report", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        write_outputs(result, tmp_path)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"settings.json": "old"}
 
 
 def test_a_replay_imports_neither_torch_nor_plotly_nor_widgets(records: Path, tmp_path: Path) -> None:
