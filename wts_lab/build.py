@@ -338,7 +338,9 @@ def load_binding(log: Log | None = None):
     folder = cache_root() / name
     with folder_lock(folder, say):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "wts_abi.h").write_text(abi.render_header())
+        header, text = folder / "wts_abi.h", abi.render_header()
+        if not (header.is_file() and header.read_text() == text):  # written again, it would have ninja compile again
+            header.write_text(text)
         (folder / "lock").unlink(missing_ok=True)  # torch's own lock, stale by now: ours is held
         os.environ["PATH"] = f"{Path(find_ninja()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         say(f"building the torch binding in {folder}")

@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import os
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -254,3 +255,11 @@ def test_the_binding_compiles_and_refuses_tensors_before_it_launches(cache):
     with pytest.raises(ValueError, match="base_logits is on the CPU; it must be on cuda:0"):
         binding.launch(*call, base.bfloat16(), anchor, tokens, *rest)
 
+
+def test_a_binding_that_is_built_is_not_compiled_again(cache, monkeypatch):
+    pytest.importorskip("torch")
+    name = build.load_binding().__name__
+    objects = {path: path.stat().st_mtime_ns for path in cache.glob(f"{name}/*.o")}
+    monkeypatch.delitem(sys.modules, name)  # as another process begins
+    build.load_binding()
+    assert objects and {path: path.stat().st_mtime_ns for path in objects} == objects
