@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from cost_model import passes, phases, terms
+from cost_model import passes, phases
 from cost_model.decide import LEAST_GAIN, Decision, decide, extra_memory_bytes
 from cost_model.drafter_memory import DrafterMemory, memory_of
 from cost_model.errors import BadInput
@@ -17,6 +17,7 @@ from cost_model.estimate import Z_95
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu
 from cost_model.head import Head, load_head
+from cost_model.head_memory import head_memory
 from cost_model.options import Option
 from cost_model.phases import ESTIMATED, Phase
 from cost_model.placement import PlanError
@@ -131,7 +132,8 @@ class Memory:
         target_bytes: its weights, the token embedding too; target_kv_bytes: its K and V of all sequences.
         drafter_bytes: weights of the backbone; drafter_context_bytes: what it keeps of the context.
         boundary_bytes: hidden vectors and base logits of an overlapped draft, for each acceptance boundary; 0 for a serial one.
-        head_bytes: W1 and W2 in bf16; fused_bytes: what the recommended walk adds.
+        matrix_bytes, table_bytes, own_bytes: the head's W2, W1 (0 where the target's embedding serves) and its gate, joint projection, or GRU and
+            projector, in bf16; fused_bytes: what the recommended walk adds.
         draft_read_bytes, draft_written_bytes: of context, by one draft pass.
         device_bytes: what the GPU has; None where not known.
     """
@@ -141,7 +143,9 @@ class Memory:
     drafter_bytes: int
     drafter_context_bytes: int
     boundary_bytes: int
-    head_bytes: int
+    matrix_bytes: int
+    table_bytes: int
+    own_bytes: int
     fused_bytes: int
     draft_read_bytes: int
     draft_written_bytes: float
@@ -151,7 +155,7 @@ class Memory:
     def total_bytes(self) -> int:
         """All that is held."""
         target, drafter = self.target_bytes + self.target_kv_bytes, self.drafter_bytes + self.drafter_context_bytes + self.boundary_bytes
-        return target + drafter + self.head_bytes + self.fused_bytes
+        return target + drafter + self.matrix_bytes + self.table_bytes + self.own_bytes + self.fused_bytes
 
     def as_dict(self) -> dict:
         """Return the fields as plain values."""
@@ -324,10 +328,10 @@ def _memory(gpu: Gpu, asked: RoundRequest, memory: DrafterMemory, decision: Deci
     target, head, sequences, context = asked.target, asked.head, asked.workload.batch, asked.context_tokens
     embedding = 1 if target.tied_embeddings else 2
     weights = target.layers * target.layer_parameters + embedding * target.output_parameters
-    settings = decision.settings
+    settings, own = decision.settings, head_memory(head)
     return Memory(
         weights * BYTES_OF_BF16, sequences * context * target.layers * target.kv_bytes_per_layer_token, asked.drafter.parameters(target) * BYTES_OF_BF16,
-        memory.held_bytes(sequences, context), _boundary_bytes(asked), sum(terms.matrix_bytes(rows, head.rank, "bf16") for rows in (head.target_vocab_size, head.padded_vocab_size)),
+        memory.held_bytes(sequences, context), _boundary_bytes(asked), own.matrix_bytes, own.table_bytes, own.own_bytes,
         extra_memory_bytes(head, settings.mode, settings.precision), memory.read_bytes(sequences, context),
         memory.written_bytes(sequences, asked.accepted_length), round(gpu.value("dram_visible_bytes")) if gpu.has("dram_visible_bytes") else None,
     )

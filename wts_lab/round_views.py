@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, columns and rows of text."""
 
+OWN_WEIGHTS = {"gated": "gate", "rnn": "joint projection", "domino": "GRU and projector"}
+"""What a head of a kind has beside W2 and W1."""
+
 
 def tables(answer: RoundAnswer) -> list[Table]:
     """Phases, heads, substitutes, the shard choices where there are any, and memory."""
@@ -111,8 +114,11 @@ def shard_tables(shards: Sequence[ShardChoice], asked: Alternatives) -> list[Tab
 def memory_table(answer: RoundAnswer) -> Table:
     """What is held, and the draft's traffic of context."""
     held = answer.memory
+    parts = (("W1", held.table_bytes), (OWN_WEIGHTS.get(answer.request.head.kind, ""), held.own_bytes))
+    head = [(f"head: {name}", size) for name, size in parts if size]
     rows = [("target weights", held.target_bytes), ("target K and V", held.target_kv_bytes), ("drafter weights", held.drafter_bytes),
-            ("drafter context", held.drafter_context_bytes), ("drafts of every boundary", held.boundary_bytes), ("head, W1 and W2", held.head_bytes), ("recommended walk, beside that", held.fused_bytes),
+            ("drafter context", held.drafter_context_bytes), ("drafts of every boundary", held.boundary_bytes), ("head: W2", held.matrix_bytes),
+            *head, ("recommended walk, beside that", held.fused_bytes),
             ("all of it", held.total_bytes), ("what the GPU has", held.device_bytes), ("context read by a draft", held.draft_read_bytes),
             ("context written by a round", held.draft_written_bytes)]
     return "Device memory and the draft's traffic", ("what", "bytes"), [(name, format_bytes(size)) for name, size in rows]

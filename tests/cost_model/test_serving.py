@@ -63,10 +63,20 @@ def test_at_each_break_even_the_gain_is_what_it_says(answer):
 
 def test_memory_adds_up_and_is_that_of_the_shapes(answer):
     held = answer.memory
-    parts = (held.target_bytes, held.target_kv_bytes, held.drafter_bytes, held.drafter_context_bytes, held.boundary_bytes, held.head_bytes, held.fused_bytes)
+    parts = (held.target_bytes, held.target_kv_bytes, held.drafter_bytes, held.drafter_context_bytes, held.boundary_bytes, held.matrix_bytes, held.table_bytes, held.own_bytes,
+             held.fused_bytes)  # fmt: skip
     assert held.total_bytes == sum(parts) and held.boundary_bytes == 0
     assert held.target_kv_bytes == 2048 * 36 * 4096 and held.drafter_context_bytes == 2048 * 5 * 4096
-    assert held.head_bytes == 2 * 2 * 151_936 * 256 and held.fused_bytes == answer.decision.extra_memory_bytes > 0
+    assert (held.matrix_bytes, held.table_bytes, held.own_bytes) == (2 * 151_936 * 256, 2 * 151_936 * 256, 0) and held.fused_bytes == answer.decision.extra_memory_bytes > 0
+
+
+def test_a_domino_heads_memory_is_its_matrix_and_its_gru_and_no_token_table():
+    """The GRU has 3 x 1,024 x (4,096 + 1,024) weights, 31.5 MB; the projector makes 256 elements of hidden vector and state."""
+    drafter = load_drafter("domino-qwen3-8b")
+    asked = RoundRequest(drafter, *shapes_of(drafter), Workload(1, 15, l2_state="serving"), 2048, 4.0)
+    held = ask_round(GPU, asked).memory
+    assert (held.matrix_bytes, held.table_bytes) == (2 * 151_936 * 256, 0)
+    assert held.own_bytes == 2 * (3 * 1024 * (4096 + 1024) + 256 * (4096 + 1024))
 
 
 def test_an_overlapped_round_holds_a_draft_for_each_boundary_and_doubts_what_is_hidden():
