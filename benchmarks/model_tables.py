@@ -23,6 +23,7 @@ from cost_model.units import format_percent, format_rate, format_us
 from cost_model.validation import (
     ValidationPoint, accuracy, from_datasheet, in_sample_constants, leave_one_batch_out, leave_one_vocabulary_out, walks_of,
 )
+from cost_model.walk_class import WALK_CLASSES, walk_class
 
 DOCUMENT = Path("docs/cost-model.md")
 
@@ -60,10 +61,11 @@ def accuracy_table(vocabularies: Sequence[ValidationPoint], batches: Sequence[Va
     groups = [
         ("a vocabulary left out", vocabularies), ("the same, walks that the model describes", _described(vocabularies)),
         ("a batch left out", batches), ("the same, walks that the model describes", _described(batches)),
+        *((f"the same, {what}", _of_class(batches, name)) for name, what in WALK_CLASSES.items()),
         ("batches 2, 4 and 16 left out, of which no part is recorded", unparted), ("datasheet alone", sheet),
     ]
     rows = []
-    for name, points in groups:
+    for name, points in ((name, points) for name, points in groups if points):
         found = accuracy(points)
         rows.append((name, str(found.points), *map(format_percent, (found.median_share, found.worst_share, found.inside_share, found.half_width_share))))
     return _table(("held out", "series", "median error of a step", "worst", "in their interval", "median half-width"), rows)
@@ -72,6 +74,11 @@ def accuracy_table(vocabularies: Sequence[ValidationPoint], batches: Sequence[Va
 def _described(points: Iterable[ValidationPoint]) -> list[ValidationPoint]:
     """Points of walks that predictions carry no note about."""
     return [point for point in points if not unchecked_parts(point.series.mode, *asked_of_series(point.series))]
+
+
+def _of_class(points: Iterable[ValidationPoint], name: str) -> list[ValidationPoint]:
+    """Described points of a class of walks."""
+    return [point for point in _described(points) if walk_class(*asked_of_series(point.series)) == name]
 
 
 def walk_table(points: Sequence[ValidationPoint]) -> str:

@@ -1,31 +1,25 @@
 """calibrate: probe records -> a Gpu with measured parameters and standard errors; walk records -> at most three residuals.
 
 Every parameter of the model comes from a probe, except the global residual coefficients that `parameters.RESIDUALS` names,
-which walks fix by least squares of relative step-cost residuals. `write_calibration` writes the file that `load_gpu` reads.
+which walks fix (`residual_fit.py`). `write_calibration` writes the file that `load_gpu` reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_model.errors import BadInput
+from cost_model.errors import CalibrationError
 from cost_model.files import write_text_whole
-from cost_model.fit import SeriesKey, StepFit, fit_frame
-from cost_model.fused import entry_groups, step_groups
+from cost_model.fit import fit_frame
 from cost_model.gpu import READ_CURVE, BandwidthCurve, Figure, Gpu, calibration_toml
 from cost_model.measurement import NO_PROBE, require_gpu
-from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, OTHER_ERROR, RESIDUALS, resolve
 from cost_model.part_fit import part_figures
-from cost_model.parts import total_us
-from cost_model.predict import is_plain, unchecked_parts
-from cost_model.recorded import asked_of_series, case_of_series
+from cost_model.residual_fit import fit_residuals
 from cost_model.units import bytes_per_s_from_transfer, operations_per_s_from_time
-from cost_model.workload import DEFAULT_EXCHANGE, OURS
 
 if TYPE_CHECKING:
-    import numpy
     import pandas
 
 PRIMARY_VARIANTS: Mapping[str, str] = {
@@ -57,19 +51,6 @@ BEYOND_L2 = 8
 
 MEDIAN_OVER_MEAN_ERROR = 1.2533
 """Standard error of a median of normal samples over that of their mean: sqrt(pi / 2)."""
-
-STARTS = {"fused_overhead_us": 0.5, "stream_efficiency": 0.85, "first_step_us": 2.0}
-BOUNDS = {"fused_overhead_us": (0.0, 10.0), "stream_efficiency": (0.2, 1.0), "first_step_us": (0.0, 50.0)}
-UNITS = {"fused_overhead_us": "us", "stream_efficiency": "ratio", "first_step_us": "us"}
-ORDINARY_ERROR = 0.05
-"""Relative errors beyond this count less in the fit of residual coefficients: a walk that the model lacks a term for must not move the others."""
-
-LEAST_MODEL_ERROR = 0.04
-"""Relative error that a calibrated model keeps at least: a shape that was not measured may depart as far as measured ones do."""
-
-
-class CalibrationError(BadInput):
-    """The records cannot calibrate this GPU; the message says what is missing."""
 
 
 def calibrate(gpu: Gpu, frame: pandas.DataFrame, variants: Mapping[str, str] | None = None) -> Gpu:
@@ -230,67 +211,3 @@ def _origin(rows: pandas.DataFrame) -> str:
     devices = sorted(set(map(str, rows["gpu_name"].dropna()))) if "gpu_name" in rows else []
     dates = sorted({str(time)[:10] for time in rows["recorded_at_utc"]}) if "recorded_at_utc" in rows else []
     return "; ".join(part for part in (_records(rows), ", ".join(devices), " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "") if part)
-
-
-# --- residual coefficients ------------------------------------------------------------------------------------------------
-
-
-def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: str = "") -> Gpu:
-    """Return the GPU with the residual coefficients that the series can tell, and the relative errors that the model leaves.
-
-    Least squares of log(predicted / fitted) over the series of this project's walks: steps fix `fused_overhead_us` and
-    `stream_efficiency`, then entries fix `first_step_us`. Stepwise series take no part: `engine_fit` describes those.
-
-    Raises:
-        CalibrationError: no usable series.
-    """
-    series = [(key, fit) for key, fit in fits if fit.usable and key.implementation == OURS and key.exchange in (None, DEFAULT_EXCHANGE) and _is_checked(key)]
-    if not series:
-        raise CalibrationError(f"no usable walk series of {OURS}; measure some, or calibrate from probes alone")
-    streams = any((key.streamed_tiles or 0) > 0 or key.mode == "streaming" for key, _ in series)
-    names = ["fused_overhead_us", "stream_efficiency"] if streams else ["fused_overhead_us"]
-    gpu = _fit_part(gpu, series, "step", names, origin)
-    entered = [(key, fit) for key, fit in series if fit.entry_us > 0]
-    if entered:
-        gpu = _fit_part(gpu, entered, "entry", ["first_step_us"], origin)
-    return gpu.with_figures({}, calibration="; ".join(part for part in (gpu.calibration, origin) if part))
-
-
-def _fit_part(gpu: Gpu, series: list[tuple[SeriesKey, StepFit]], part: str, names: list[str], origin: str) -> Gpu:
-    """Fit the named coefficients to the `step` or `entry` of every series; add them and the relative error that is left."""
-    import numpy as np
-    from scipy.optimize import least_squares
-
-    groups_of = step_groups if part == "step" else entry_groups
-    cases, known = [case_of_series(gpu, key) for key, _ in series], resolve(gpu).values
-    measured = np.log([getattr(fit, f"{part}_us") for _, fit in series])
-
-    def residuals(values: np.ndarray) -> np.ndarray:
-        trial = {**known, **dict(zip(names, map(float, values)))}
-        return np.log([total_us(groups_of(trial, case)) for case in cases]) - measured
-
-    bounds = ([BOUNDS[name][0] for name in names], [BOUNDS[name][1] for name in names])
-    found = least_squares(residuals, [STARTS[name] for name in names], bounds=bounds, diff_step=1e-4, loss="soft_l1", f_scale=ORDINARY_ERROR)
-    left = residuals(found.x)
-    error = float(np.sqrt(np.sum(left**2) / max(1, len(series) - len(names))))
-    covariance = np.linalg.pinv(found.jac.T @ found.jac) * error**2
-    relative = np.abs(np.expm1(left))
-    source = (f"least squares over {len(series)} walk series, {part} residuals: median {100 * float(np.median(relative)):.1f} %, "
-              f"worst {100 * float(relative.max()):.1f} %; {origin}")
-    figures = {name: Figure(float(value), UNITS[name], "measured", source, float(np.sqrt(variance)), RESIDUALS[name])
-               for name, value, variance in zip(names, found.x, np.diag(covariance))}
-    plain = np.array([is_plain(*asked_of_series(key)) for key, _ in series])
-    of_kind = {MODEL_ERROR: left[plain], OTHER_ERROR: left[~plain]} if part == "step" else {ENTRY_ERROR: left}
-    errors = {name: Figure(_model_error(some), "ratio", "measured", source) for name, some in of_kind.items() if len(some)}
-    return gpu.with_figures({**figures, **errors})
-
-
-def _model_error(left: numpy.ndarray) -> float:
-    """Relative error that residuals leave: their root mean square, at least LEAST_MODEL_ERROR."""
-    return max(float((left**2).mean() ** 0.5), LEAST_MODEL_ERROR)
-
-
-def _is_checked(key: SeriesKey) -> bool:
-    """Whether the model counts the series among what records have checked: others are predicted, and do not move what these have fixed."""
-    head, workload = asked_of_series(key)
-    return not unchecked_parts(key.mode, head, workload)

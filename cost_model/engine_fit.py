@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median, stdev
 
 from cost_model import terms
-from cost_model.calibrate import CalibrationError
 from cost_model.engines import COLD_ENTRY, ENGINE_SCHEMA_VERSION, POINT_OPTIONS, Engine, EnginePath, EnginePoint, load_engine
+from cost_model.errors import CalibrationError
 from cost_model.figures import Figure, figure_lines, toml_number, toml_text
 from cost_model.files import write_text_whole
 from cost_model.fit import SeriesKey, StepFit

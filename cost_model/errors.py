@@ -7,3 +7,7 @@ caller such as the command line can tell "the input is wrong" from "the program 
 
 class BadInput(ValueError):
     """The input cannot be used. The message says what was given, what is allowed and what to do."""
+
+
+class CalibrationError(BadInput):
+    """The records cannot calibrate this GPU; the message says what is missing."""

@@ -181,15 +181,13 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Be
     """
     clock, sizes, kernel = case.clock_mhz, case.sizes, case.words.kernel
     one_word_us = _one_word_us(values, case)
-    latent_us = terms.latent_us(values["l2_latency_us"], values["hbm_latency_us"], one_word_us, case.words.cold_weights)
-    led_rows = rounded_up(sizes.batch, sizes.warps)
-    serial: list[Group] = [{"latent": latent_us}, {"block_reduction": terms.block_reduction_us(sizes.warps, case.quads, led_rows, case.wide, clock)},
+    led_rows, agreement = rounded_up(sizes.batch, sizes.warps), _agreement(values, case, one_word_us)
+    serial: list[Group] = [{"latent": _latent_us(values, case, led_rows, agreement.get("state_products", 0.0))}, {"block_reduction": terms.block_reduction_us(sizes.warps, case.quads, led_rows, case.wide, clock)},
                            {"led_rows": terms.led_rows_us(led_rows, values["led_row_us"])}]
     if case.recurrent is not None:
         serial += one_by_one(recurrence.advance_terms(values, case.recurrent, sizes, kernel.rows, clock))
     further_us = 0.0 if kernel.sampling else terms.further_quads_us(case.passes, values["further_quad_us"])
     serial += [{"further_quads": further_us}, {"overhead": values["fused_overhead_us"]}]
-    agreement = _agreement(values, case, one_word_us)
     tiles = _resident_groups(values, case)
     selection = _selections(values, case, sizes.tiles, alone=False) if kernel.quads == 1 else []
     if _any(sizes.streamed_tiles):
@@ -199,6 +197,18 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Be
         return groups
     read_us = terms.stream_us(case.recurrent.pool_bytes, values["hbm_read_bytes_per_s"], 1.0)
     return [*times(groups, sizes.launches), {"pool_read": read_us}]
+
+
+def _latent_us(values: Mapping[str, float], case: FusedCase, led_rows: Number, products_us: Number) -> Number:
+    """Rows of the winners. Cold, every block has pulled its own winners' rows since it published them: the last to publish has two trips to L2 for that,
+    the further rows of a leader, and the products of the states that it makes meanwhile."""
+    sizes, words = case.sizes, case.words
+    if not words.cold_weights:
+        return values["l2_latency_us"]
+    pulled_bytes = sizes.grid_blocks * sizes.batch * terms.token_row_bytes(words.kernel.head, sizes.rank, sizes.gru_size, words.precision) * 1.0
+    pull_us = values["hbm_latency_us"] + terms.stream_us(pulled_bytes, values["hbm_read_bytes_per_s"], 1.0)
+    hidden_us = terms.exchange_floor_us(values["l2_latency_us"]) + terms.led_rows_us(led_rows, values["led_row_us"]) + products_us
+    return terms.cold_latent_us(values["l2_latency_us"], pull_us, hidden_us)
 
 
 def _one_word_us(values: Mapping[str, float], case: FusedCase) -> Number:
@@ -267,22 +277,23 @@ QUADS_TOGETHER = 4
 def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> Beside:
     """Streamed tiles: their products, with several quads their selection, and what of the stream these and the rest of the step do not hide.
 
-    Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long, and the stream goes on beside the products of its
-    tiles. With more rows it goes slot by slot.
+    Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long and at the rate of the probe, since nothing else moves
+    then; and the stream goes on beside the products of its tiles. With more rows it goes slot by slot, at the rate of the probe, and each slot counts its latency.
     """
     kernel, sizes = case.words.kernel, case.sizes
     reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
     work = _products(values, case, sizes.streamed_tiles, sizes.streamed_tiles, reads)
-    latency_us, rate = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"]), _stream_rate(values, case)
+    latency_us = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"])
+    alone, rate = case.stream_bytes_per_s * values["read_curve_scale"], _stream_rate(values, case)
     logits_us, ring_bytes = _logits_us(values, case), _ring_bytes(case)
     if kernel.quads > 1:
         work += _selections(values, case, sizes.streamed_tiles, alone=True)
         slots = larger(sizes.streamed_tiles / sizes.warps, 1)
-        of_slot = ((terms.stream_us(case.streamed_bytes, rate, 1.0) + logits_us) / slots, total_us(work) / slots)
+        of_slot = ((terms.stream_us(case.streamed_bytes, alone, 1.0) + logits_us) / slots, total_us(work) / slots)
         one_us = terms.slot_ahead_us(*of_slot, latency_us) if kernel.grouped else terms.slot_in_turn_us(*of_slot, values["l2_latency_us"], reads)
         return Beside(tuple(work), "stream", sizes.streamed_tiles / sizes.warps * one_us)
     whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + logits_us
-    filled_us = smaller(serial_us, latency_us + terms.stream_us(ring_bytes, rate, 1.0))
+    filled_us = smaller(serial_us, terms.stream_us(ring_bytes, alone, 1.0))
     return Beside(tuple(work), "stream", choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0))
 
 

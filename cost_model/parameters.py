@@ -15,6 +15,7 @@ from functools import lru_cache
 from cost_model.catalogue import CatalogueError, check_keys, check_version, read_facts
 from cost_model.gpu import READ_CURVE, BandwidthCurve, Figure, Gpu, MissingFact, load_gpu
 from cost_model.paths import data_root
+from cost_model.walk_class import WALK_CLASSES
 
 REFERENCE_GPU = "h200-sxm"
 REFERENCE_SCHEMA_VERSION = 1
@@ -31,17 +32,8 @@ RESIDUALS: Mapping[str, str] = {
 }
 """The global residual coefficients that walk measurements may fix: these three and no more."""
 
-MODEL_ERROR = "model_relative_error"
-"""Figure of a calibrated GPU: relative error that the terms of a step leave, from the calibration's own residuals."""
-
-OTHER_ERROR = "other_model_relative_error"
-"""The same for walks that sample, have more than one quad of rows, or a recurrent head: there the terms leave more."""
-
-ENTRY_ERROR = "entry_relative_error"
-"""The same for the entry."""
-
-OTHER_OVER_PLAIN = 1.5
-"""OTHER_ERROR over MODEL_ERROR on the reference GPU; taken where a calibration has only walks of the first kind."""
+MODEL_ERROR, ENTRY_ERROR = "model_relative_error", "entry_relative_error"
+"""Ends of the names of a calibrated GPU's figures (`class_error`): what the terms of a step, and of an entry, leave of walks that were held out."""
 
 DEFAULT_MODEL_ERROR = 0.15
 """The same for a GPU whose walks were never measured."""
@@ -73,8 +65,7 @@ class Parameters:
         by_name: parameter name -> Parameter.
         curve: whole-chip read bandwidth over footprint.
         calibrated: whether walks on this GPU fixed the residual coefficients.
-        model_error, other_model_error, entry_error: relative errors of the terms themselves: of a step of up to four greedy rows of a Markov head, of any
-            other step, and of the entry.
+        step_relative_error, entry_relative_error: class of walk (`walk_class.WALK_CLASSES`) -> relative error of the terms themselves.
         unresolved: parameter name -> facts that its transfer rule lacks.
     """
 
@@ -82,9 +73,8 @@ class Parameters:
     by_name: Mapping[str, Parameter]
     curve: BandwidthCurve
     calibrated: bool
-    model_error: float
-    other_model_error: float
-    entry_error: float
+    step_relative_error: Mapping[str, float]
+    entry_relative_error: Mapping[str, float]
     unresolved: Mapping[str, tuple[str, ...]]
 
     def only(self, gpu: Gpu, names: Iterable[str]) -> dict[str, Parameter]:
@@ -158,9 +148,18 @@ def _resolve(key: ByIdentity) -> Parameters:
     curve_figure = sorted(curve.figures, key=relative_error)[len(curve.figures) // 2]
     by_name["read_curve_scale"] = Parameter(1.0, curve_figure.kind, curve_figure.source, relative_error(curve_figure))
     calibrated = gpu.has("fused_overhead_us") and gpu.figure("fused_overhead_us").kind == "measured"
-    plain, entry = (gpu.value(name) if gpu.has(name) else DEFAULT_MODEL_ERROR for name in (MODEL_ERROR, ENTRY_ERROR))
-    other = gpu.value(OTHER_ERROR) if gpu.has(OTHER_ERROR) else OTHER_OVER_PLAIN * plain if gpu.has(MODEL_ERROR) else DEFAULT_MODEL_ERROR
-    return Parameters(gpu.id, by_name, curve, calibrated, plain, other, entry, unresolved)
+    return Parameters(gpu.id, by_name, curve, calibrated, _class_errors(gpu, MODEL_ERROR), _class_errors(gpu, ENTRY_ERROR), unresolved)
+
+
+def class_error(name: str, of_class: str) -> str:
+    """Name of the figure that a calibrated GPU has of MODEL_ERROR or ENTRY_ERROR for a class of walks."""
+    return f"{of_class}_{name}"
+
+
+def _class_errors(gpu: Gpu, name: str) -> dict[str, float]:
+    """The calibration's error of each class of walks, and DEFAULT_MODEL_ERROR where it has none."""
+    figures = {one: class_error(name, one) for one in WALK_CLASSES}
+    return {one: gpu.value(figure) if gpu.has(figure) else DEFAULT_MODEL_ERROR for one, figure in figures.items()}
 
 
 def _own(figure: Figure) -> Parameter:

@@ -24,6 +24,7 @@ from cost_model.placement import (
     Kernel, Placement, PlanError, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed,
 )
 from cost_model.stepwise import PRECISION, byte_rate, stepwise_case, stepwise_groups, stepwise_parameters
+from cost_model.walk_class import FEW_ROWS, walk_class
 from cost_model.workload import ENGINE, MODES, OURS, Workload, require_word
 
 
@@ -209,7 +210,7 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
         fused_errors(parameters, head, workload, unchecked), fused_floor(facts, mode, case), _read_floor(gpu, parameters, case),
         placement=placement, mode=mode, implementation=OURS, variant=None, fastest_variant=None, gpu_id=gpu.id,
         calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=request.grid_blocks,
-        notes=_notes(gpu, parameters, used) + _not_recorded(unchecked),
+        notes=_notes(gpu, parameters, used) + _not_recorded(unchecked + unchecked_entry(head)),
     )
 
 
@@ -245,7 +246,7 @@ def _predict_stepwise(gpu: Gpu, head: Head, workload: Workload, parameters: Para
         notes += (f"{implementation} takes {path.kernel} at this shape; {fastest.kernel} is its fastest path",)
     return _assemble(
         lambda values: stepwise_groups(values, engine, case)[0], lambda values: stepwise_groups(values, engine, case)[1], by_name, (tuple(by_name),) * 2,
-        (parameters.entry_error, parameters.model_error), (floor_entry, floor_step), floor_step,
+        stepwise_errors(parameters), (floor_entry, floor_step), floor_step,
         placement=None, mode="stepwise", implementation=implementation, variant=path.variant, fastest_variant=fastest.variant,
         gpu_id=gpu.id, calibrated=parameters.calibrated, head=head, workload=workload, precision=PRECISION, grid_blocks=None, notes=notes,
     )
@@ -287,25 +288,30 @@ MOST_SAMPLED_ROWS = 16
 
 
 def unchecked_parts(mode: str, head: Head, workload: Workload) -> tuple[str, ...]:
-    """Name what of a fused walk the calibration is not fitted to."""
+    """Name what of a fused walk's step the calibration is not fitted to."""
     parts = [f"{mode} {workload.precision}"] * ((mode, workload.precision) not in CHECKED_WAYS)
     parts += [f"{head.kind} heads"] * (head.kind not in CHECKED_KINDS)
-    parts += ["candidate pools"] * (head.candidate_pool is not None)
     unexplained = workload.temperature > 0 and workload.batch > MOST_SAMPLED_ROWS
     return (*parts, *([f"{workload.batch} sampled rows"] * unexplained))
 
 
-def is_plain(head: Head, workload: Workload) -> bool:
-    """Whether a fused walk is one that the model describes best: up to four greedy rows of a Markov head."""
-    return head.kind == "markov" and workload.batch <= terms.QUAD_ROWS and workload.temperature == 0
+def unchecked_entry(head: Head) -> tuple[str, ...]:
+    """Name what of its entry the calibration is not fitted to, beside the parts of its step: what gathers candidates is another library's work."""
+    return ("the entry with a candidate pool",) if head.candidate_pool is not None else ()
 
 
 def fused_errors(parameters: Parameters, head: Head, workload: Workload, unchecked: Iterable[str]) -> tuple[float, float]:
-    """Relative errors of the terms of (entry, step): the calibration's, and DEFAULT_MODEL_ERROR for each part that it is not fitted to,
-    in quadrature."""
-    more = len(tuple(unchecked)) * DEFAULT_MODEL_ERROR**2
-    of_step = parameters.model_error if is_plain(head, workload) else parameters.other_model_error
-    return (parameters.entry_error**2 + more) ** 0.5, (of_step**2 + more) ** 0.5
+    """Relative errors of the terms of (entry, step): the calibration's of the walk's class, and DEFAULT_MODEL_ERROR for each part that it is not
+    fitted to, in quadrature."""
+    unchecked, of_class = tuple(unchecked), walk_class(head, workload)
+    entry, step = parameters.entry_relative_error[of_class], parameters.step_relative_error[of_class]
+    return tuple((error**2 + len(parts) * DEFAULT_MODEL_ERROR**2) ** 0.5 for error, parts in ((entry, unchecked + unchecked_entry(head)), (step, unchecked)))
+
+
+def stepwise_errors(parameters: Parameters) -> tuple[float, float]:
+    """The same of a stepwise walk, which no calibration is fitted to: what its engine's path leaves is in that path's figures, and the rest is described
+    as well as the simplest class of fused walks."""
+    return parameters.entry_relative_error[FEW_ROWS], parameters.step_relative_error[FEW_ROWS]
 
 
 def _not_recorded(unchecked: tuple[str, ...]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import ByIdentity, resolve
 from cost_model.placement import Placement, kernel_beside, plan, slots_needed
-from cost_model.predict import FusedRequest, fused_errors, fused_request, require_stored, require_walk, unchecked_parts, walk_sizes
+from cost_model.predict import FusedRequest, fused_errors, fused_request, require_stored, require_walk, stepwise_errors, unchecked_parts, walk_sizes
 from cost_model.stepwise import (
     BeyondFloor, StepwiseSizes, beyond_floor, sizes_of, stepwise_case, stepwise_groups, stepwise_parameters,
 )
@@ -356,8 +356,9 @@ def _stepwise(block: _Block, heads: Sequence[Head]) -> dict[str, numpy.ndarray]:
     by_name = {**used, **stepwise_parameters(engine, case, gpu)}
     floor_step = terms.read_floor_us(case.matrix_bytes, case.rate_bytes_per_s)
     floor_entry = terms.first_launch_us(by_name["graph_launch_us"].value, by_name["graph_node_us"].value)
-    entry = estimate(lambda values: stepwise_groups(values, engine, case)[0], by_name, by_name, parameters.entry_error, floor_entry, parameters.calibrated)
-    step = estimate(lambda values: stepwise_groups(values, engine, case)[1], by_name, by_name, parameters.model_error, floor_step, parameters.calibrated)
+    entry_error, step_error = stepwise_errors(parameters)
+    entry = estimate(lambda values: stepwise_groups(values, engine, case)[0], by_name, by_name, entry_error, floor_entry, parameters.calibrated)
+    step = estimate(lambda values: stepwise_groups(values, engine, case)[1], by_name, by_name, step_error, floor_step, parameters.calibrated)
     return dict(zip(QUANTITIES, (*entry, *step, floor_entry, floor_step)))
 
 

@@ -119,13 +119,13 @@ def position_weight_bytes(kind: str, rank: int, hidden: int) -> int:
 # --- one step of the fused walk -------------------------------------------------------------------------------------------
 
 
-def latent_us(l2_latency_us: float, hbm_latency_us: float, exchange_us: float, cold: bool) -> float:
-    """Fetch of the winner's latent row.
+def cold_latent_us(l2_latency_us: Number, pull_us: Number, hidden_us: Number) -> Number:
+    """Fetch of the winner's latent row from a table that L2 does not hold: l2_latency + max(0, pull − what hides it).
 
-    Warm: l2_latency. Cold: l2_latency + max(0, hbm_latency − exchange), because each block pulls its own winner's row
-    into L2 while it waits for the exchange, and the global winner is one of those rows.
+    Each block pulls its own winner's row into L2 as soon as it has published it, and the global winner is one of those rows. What hides the pull is
+    what lies between publishing and reading in the block that publishes last. From a warm table it is l2_latency alone.
     """
-    return l2_latency_us + (larger(0.0, hbm_latency_us - exchange_us) if cold else 0.0)
+    return l2_latency_us + larger(0.0, pull_us - hidden_us)
 
 
 def products_us(operations_per_sm: float, operations_per_s_per_sm: float) -> float:
@@ -144,13 +144,13 @@ def stream_us(streamed_bytes: float, bytes_per_s: float, efficiency: float) -> f
 
 
 def ring_us(streamed_bytes: Number, ring_bytes: Number, bytes_per_s: Number, latency_us: Number) -> Number:
-    """Streamed bytes through rings of `ring_bytes` on the whole chip: bytes / bandwidth + bytes / ring × latency.
+    """Streamed bytes through rings of `ring_bytes` on the whole chip: latency + max(bytes / bandwidth, bytes / ring × latency).
 
-    A part of the ring is asked for again as soon as it has been multiplied; what it waits for is a latency and the whole ring, which is queued
-    before it. So ring bytes come in latency + ring / bandwidth, over and over. The latency is that of a loaded memory, from the probe of the
-    same copies with another ring.
+    A part of the ring is asked for again as soon as it has been multiplied, so the ring's bytes are under way all the time: they come at the rate of
+    the memory, or in turns of a latency each where the ring holds less than a latency's worth (Little's law). Blocks start a step together and ask
+    all at once, which costs a latency more. The latency is that of a loaded memory.
     """
-    return us_from_transfer(streamed_bytes, bytes_per_s) + streamed_bytes / larger(ring_bytes, 1) * latency_us
+    return latency_us + larger(us_from_transfer(streamed_bytes, bytes_per_s), streamed_bytes / larger(ring_bytes, 1) * latency_us)
 
 
 def slot_in_turn_us(transfer_us: Number, work_us: Number, latency_us: Number, readings: Number = 1) -> Number:

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from cost_model.calibrate import calibrate, fit_residuals
+from cost_model.calibrate import calibrate
 from cost_model.errors import BadInput
 from cost_model.fit import SeriesKey, StepFit, fit_frame
 from cost_model.gpu import Gpu
 from cost_model.measurement import NO_PROBE, require_gpu
 from cost_model.parameters import REFERENCE_GPU, published_reference
 from cost_model.recorded import predict_series
+from cost_model.residual_fit import fit_residuals
 from cost_model.workload import FORMER_EXCHANGES, OURS, is_experiment
 
 if TYPE_CHECKING:

@@ -62,7 +62,6 @@ DIMENSIONLESS = {
     "design_effect": "of an Agreement: a ratio of variances, by the name that surveys have for it",
     "standard_error": "of a Figure: in the unit of the figure beside it",
     "low": "least allowed value of a column whose name carries the unit",
-    "model_error": "relative error of the model's form", "other_model_error": "the same", "entry_error": "the same, of an entry",
     "lack_of_fit_p": "a probability",
     "r_squared": "a share",
     "tokens_agree_reference": "a share of tokens",

@@ -193,9 +193,11 @@ def study_facts(result: StudyResult, written: Written) -> dict[str, Any]:
 def show_parameters(gpu: Gpu) -> None:
     """Show the parameters and residual coefficients that a calibration fixed, with their standard errors."""
     from cost_model.gpu import CALIBRATED_PARAMETERS
-    from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, OTHER_ERROR, RESIDUALS
+    from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, RESIDUALS, class_error
+    from cost_model.walk_class import WALK_CLASSES
 
-    names = (*CALIBRATED_PARAMETERS, *RESIDUALS, MODEL_ERROR, OTHER_ERROR, ENTRY_ERROR)
+    errors = [class_error(name, one) for name in (MODEL_ERROR, ENTRY_ERROR) for one in WALK_CLASSES]
+    names = (*CALIBRATED_PARAMETERS, *RESIDUALS, *errors)
     known = [(name, gpu.figure(name)) for name in names if gpu.has(name)]
     print_table(
         f"Parameters of {gpu.name}", ("parameter", "value", "standard error", "unit", "kind"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cost_model.calibrate import CalibrationError
+from cost_model.errors import CalibrationError
 from cost_model.engine_fit import tabulate_engine, write_engine
 from cost_model.engines import COLD_ENTRY, EnginePath, EnginePoint, load_engine
 from cost_model.figures import Figure

@@ -62,9 +62,9 @@ def test_a_partly_resident_step_is_its_resident_part_and_its_stream():
     step = predict(STUDY, head, Workload(), "resident", placement=Placement(8, 40, 40, 40, 8), ran=True).terms["step"]
     streamed, ring = (15_520 - 132 * 80) * 4096, 132 * 8 * 4096
     moved_us = streamed / (0.85 * gpu.curve.at(streamed + 496_640)) * 1e6 + 496_640 / gpu.curve.at(15_520 * 4096 + 16 * 496_640) * 1e6
-    turns_us, filled_us = streamed / ring * gpu.values["ring_latency_us"], gpu.values["ring_latency_us"] + ring / (0.85 * gpu.curve.at(streamed + 496_640)) * 1e6
+    filled_us = ring / (0.85 * gpu.curve.at(streamed + 496_640)) * 1e6
     beside_us = step["stream"].hidden_us
-    assert step["stream"].exposed_us + beside_us == pytest.approx(moved_us + turns_us - filled_us), "the ring fills while blocks agree"
+    assert step["stream"].exposed_us + beside_us == pytest.approx(moved_us + gpu.values["ring_latency_us"] - filled_us), "the ring fills while blocks agree"
     assert step["shared_read"].exposed_us == pytest.approx(40 * 4096 / 2.46e11 * 1e6) == 2 * step["shared_read"].hidden_us or beside_us > 0
     cycles = 4 * 8 * gpu.values["epilogue_cycles_per_accumulator"] / 4  # 15 slots of a warp share 4 accumulators
     assert step["epilogue"].exposed_us == pytest.approx(cycles / 1980)
@@ -105,7 +105,8 @@ def test_resident_entry_holds_the_load_of_the_shard():
 def test_cold_streaming_pays_its_first_pass_at_entry():
     warm, cold = (predicted(STUDY, QWEN, "streaming", "int8x2", l2_state=state) for state in ("warm", "serving"))
     assert cold.terms["entry"]["first_pass"].exposed_us > 0 == warm.terms["entry"]["first_pass"].exposed_us
-    assert cold.terms["step"]["stream"] == warm.terms["step"]["stream"]
+    later_us = cold.terms["step"]["latent"].exposed_us - warm.terms["step"]["latent"].exposed_us
+    assert 0 < later_us < 0.2 and warm.step_us <= cold.step_us <= warm.step_us + later_us, "rows of winners come from HBM, which the stream may hide"
 
 
 def test_interval_narrows_with_calibration():

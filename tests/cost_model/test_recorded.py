@@ -13,8 +13,9 @@ from cost_model.gpu import load_gpu
 from cost_model.measurement import NO_PROBE, read_walk_folder, require_gpu
 from cost_model.parameters import RESIDUALS
 from cost_model.paths import data_root
-from cost_model.predict import CHECKED_KINDS, CHECKED_WAYS, MOST_SAMPLED_ROWS, is_plain, unchecked_parts
+from cost_model.predict import CHECKED_KINDS, CHECKED_WAYS, MOST_SAMPLED_ROWS, unchecked_parts
 from cost_model.recorded import predict_series
+from cost_model.walk_class import FEW_ROWS, walk_class
 from cost_model.workload import DEFAULT_EXCHANGE, OURS
 
 STEP_TOLERANCE = 0.15
@@ -84,7 +85,7 @@ def test_the_intervals_hold_the_recorded_steps_and_are_narrow():
 
 def test_recorded_entries_are_predicted_within_thirty_percent():
     missed = [told(key, fit.entry_us, prediction.entry_us) for key, fit, prediction in checked()
-              if key.implementation == "wts" and is_plain(prediction.head, prediction.workload) and abs(prediction.entry_us / fit.entry_us - 1) > ENTRY_TOLERANCE]
+              if key.implementation == "wts" and walk_class(prediction.head, prediction.workload) == FEW_ROWS and abs(prediction.entry_us / fit.entry_us - 1) > ENTRY_TOLERANCE]
     assert not missed, "\n".join(missed)
 
 
