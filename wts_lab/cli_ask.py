@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,12 +23,15 @@ from wts_lab.cli_inputs import (
 from wts_lab.cli_measure import as_kind
 from wts_lab.cli_output import print_json, say, user_errors
 from wts_lab.measured_text import measured_from
+from wts_lab.split_view import show_split
 
 if TYPE_CHECKING:
     from cost_model.decide import Decision
     from cost_model.fit import SeriesKey, StepFit
+    from cost_model.gain import HeadSplit
     from cost_model.gpu import Gpu
     from cost_model.head import Head
+    from cost_model.predict import Prediction
     from cost_model.round import Round
 
 
@@ -41,6 +45,7 @@ def predict(
     implementation: Annotated[
         str | None, typer.Option("--implementation", help="Whose kernels run a stepwise walk. [default: sglang-0.5.23]")
     ] = None,
+    variant: Annotated[str | None, typer.Option("--variant", help="Path within an engine. [default: the one that it takes]")] = None,
     precision: PrecisionOption = None,
     batch: BatchOption = 1,
     steps: StepsOption = 16,
@@ -48,19 +53,45 @@ def predict(
     rounding: RoundingOption = "once",
     l2_state: L2StateOption = "warm",
     placement: PlacementOption = None,
+    graphed_us: Annotated[
+        float | None, typer.Option("--graphed-us", help="Your measured stepwise call as a replayed CUDA graph; says where its time goes.")
+    ] = None,
+    eager_us: Annotated[float | None, typer.Option("--eager-us", help="The same call launched kernel by kernel, beside --graphed-us.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict entry and step cost of a walk, term by term, with intervals and the physical floor."""
+    """Predict entry and step cost of a walk, term by term, with intervals and the physical floor; or split a measured one."""
     from cost_model.predict import predict as predict_walk
 
     with user_errors():
         workload = workload_from(mode, precision, batch, steps, temperature, rounding, l2_state)
-        chip = load_gpu(gpu)
-        prediction = predict_walk(chip, head_from(head, vocab, rank, target_vocab), workload, mode, implementation, placement_from(placement))
+        chip, shape = load_gpu(gpu), head_from(head, vocab, rank, target_vocab)
+        prediction = predict_walk(chip, shape, workload, mode, implementation, placement_from(placement), variant=variant)
+        split = _split(chip, prediction, graphed_us, eager_us)
         if as_json:
-            print_json(prediction)
-        else:
-            cli_views.show_prediction(chip, prediction)
+            print_json(prediction.as_dict() | ({} if split is None else {"measured_split": split}))
+            return
+        cli_views.show_prediction(chip, prediction)
+        if split is not None:
+            show_split(split, workload.steps)
+
+
+def _split(gpu: Gpu, prediction: Prediction, graphed_us: float | None, eager_us: float | None) -> HeadSplit | None:
+    """Where the time of a measured stepwise call goes; None where none was given."""
+    from cost_model.gain import split_measured_head
+
+    if graphed_us is None and eager_us is None:
+        return None
+    if graphed_us is None:
+        raise BadInput("--eager-us was given without --graphed-us; time the call as a replayed CUDA graph too, which is what engines run")
+    for flag, time_us in (("--graphed-us", graphed_us), ("--eager-us", eager_us)):
+        if time_us is not None and not 0 < time_us < math.inf:
+            raise BadInput(f"{flag} is {time_us:g}; give a time in microseconds above 0")
+    if prediction.mode != "stepwise":
+        raise BadInput(f"--graphed-us is of a stepwise call, and --mode is {prediction.mode}; add --mode stepwise")
+    return split_measured_head(
+        gpu, prediction.head, prediction.workload, graphed_us=graphed_us, eager_us=eager_us, implementation=prediction.implementation,
+        variant=prediction.variant,
+    )
 
 
 def plan(

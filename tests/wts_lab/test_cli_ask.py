@@ -101,6 +101,34 @@ def test_predict_imports_nothing_slow():
 # --- plan -----------------------------------------------------------------------------------------------------------------
 
 
+PEGAINFER = ("predict", "--gpu", "h100-sxm", "--vocab", "154880", "--rank", "256", "--steps", "7", "--mode", "stepwise")
+"""An H100 on which a captured graph recovered 29 of 349 us, as somebody reported."""
+
+
+def test_a_measured_head_is_split_into_parts_that_sum_to_it():
+    split = json.loads(run(*PEGAINFER, "--variant", "sample", "--graphed-us", "320", "--eager-us", "349", "--json").stdout)["measured_split"]
+    assert (split["launch_us"], split["launch_saving_us"], split["total_us"]) == (29, 29, 349)
+    assert split["byte_floor_us"] == pytest.approx(165.7, rel=0.01)
+    assert sum(split[name] for name in ("launch_us", "byte_floor_us", "selection_us", "projection_excess_us")) == pytest.approx(349)
+    shown = run(*PEGAINFER, "--graphed-us", "320", "--eager-us", "349").stdout
+    assert "Where the measured 349 µs go" in shown and "Replaying it as a CUDA graph saves 29.0 µs." in shown
+    assert "so there is no launch saving left" in run(*PEGAINFER, "--graphed-us", "320").stdout
+    assert "measured_split" not in json.loads(run(*PEGAINFER, "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--graphed-us", "120"), "beat the byte floor of 165.7 us"), (("--eager-us", "349"), "--eager-us was given without --graphed-us"),
+        (("--graphed-us", "320", "--eager-us", "300"), "eager is not below graphed"), (("--graphed-us", "nan"), "--graphed-us is nan; give a time"),
+        (("--graphed-us", "320", "--eager-us", "inf"), "--eager-us is inf; give a time"), (("--graphed-us", "0"), "--graphed-us is 0; give a time"),
+        (("--graphed-us", "320", "--mode", "resident"), "add --mode stepwise"), (("--variant", "fast"), "choose one of greedy, sample"),
+    ],
+)  # fmt: skip
+def test_a_time_that_cannot_be_split_is_refused(words, said):
+    assert said in refused(*PEGAINFER, *words)
+
+
 def test_plan_holds_the_whole_vocabulary_within_the_gpu():
     answer = json.loads(run("plan", "--gpu", "h200-sxm", *SHAPE, "--all", "--json").stdout)
     gpu = load_gpu("h200-sxm")
