@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cost_model.head import HEAD_KINDS
 from cost_model.units import format_percent
+from cost_model.workload import ROUNDINGS, require_word
 from wts_lab.cli_inputs import JsonOption, RoundingOption, VocabOption, path_from, path_option
 from wts_lab.cli_output import print_json, print_table, say, user_errors
 
@@ -93,9 +95,14 @@ def agreement(
     as_json: JsonOption = False,
 ) -> None:
     """Share of steps in which int8x2 drafts the token that bf16 drafts, for your head on your own hidden vectors, with its interval."""
+    from wts_lab.accuracy import FORMAT_NAMES
     from wts_lab.cli_accuracy import usable_device
 
     with user_errors():
+        require_word("--format", number_format, FORMAT_NAMES)
+        require_word("--rounding", rounding, ROUNDINGS)
+        if kind is not None:
+            require_word("--kind", kind, HEAD_KINDS)
         place = usable_device(device)
         from wts_lab.agreement import estimate_agreement, read_blocks
         from wts_lab.heads import head_from_safetensors

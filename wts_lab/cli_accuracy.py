@@ -12,7 +12,7 @@ import typer
 from cost_model.errors import BadInput
 from cost_model.head import HEAD_KINDS, Head, load_head
 from cost_model.measurement import record_path, require_new
-from cost_model.workload import require_whole, require_word
+from cost_model.workload import ROUNDINGS, require_whole, require_word
 from wts_lab.cli_inputs import (
     DEFAULT_RANK, HeadOption, JsonOption, RankOption, RoundingOption, StepsOption, TargetVocabOption, VocabOption, path_option, require_steps,
 )
@@ -57,6 +57,7 @@ def accuracy(
     with user_errors(out=out):
         require_steps(steps)
         require_whole("--seed", seed, 0, MAX_SEED)
+        require_word("--rounding", rounding, ROUNDINGS)
         shape = None if checkpoint else _shape(head, kind, vocab, rank, target_vocab, hidden, gru)
         if checkpoint:
             _refuse("--checkpoint", {"--head": head, "--rank": rank, "--target-vocab": target_vocab, "--hidden": hidden, "--gru": gru})

@@ -72,3 +72,11 @@ def test_agreement_is_the_functions(tmp_path):
     assert "give the target's checkpoint" in refused(*words)
     assert "gate_proj.weight" in refused(*words[:2], "--checkpoint", str(tmp_path / "target.safetensors"), "--kind", "gated")
     assert "--device is 'gpu'" in refused(*words[:-1], "gpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--format", "fp9"), "--format is 'fp9'; choose one of bf16, int8x2"), (("--rounding", "up"), "--rounding is 'up'"), (("--kind", "gru"), "--kind is 'gru'")],
+)
+def test_words_are_refused_before_a_checkpoint_is_read(words, said):
+    assert said in refused("agreement", "nowhere.safetensors", "--checkpoint", "nowhere", *words)

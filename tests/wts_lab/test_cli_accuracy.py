@@ -129,3 +129,7 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
 def test_a_gpu_that_is_not_there_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "--device is cuda, and torch sees no CUDA device" in refused(*sizes("markov"), "--device", "cuda", "--out", tmp_path)
+
+
+def test_a_rounding_is_refused_before_a_checkpoint_is_read():
+    assert "--rounding is 'up'; choose one of once, twice, none" in refused("--checkpoint", "nowhere", "--rounding", "up")
