@@ -10,6 +10,7 @@ import typer
 
 from cost_model import placement as planner
 from cost_model.head_state import RECURRENT_KINDS
+from cost_model.options import predicted_option
 from cost_model.units import format_bytes, format_count, format_interval_us, format_percent, format_us
 from wts_lab.cli_output import print_table
 from wts_lab.series_names import series_names, series_order
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 def show_prediction(gpu: Gpu, prediction: Prediction) -> None:
     """Show a prediction for a GPU: totals with intervals and floors, the terms of entry and step, the placement and what weakens the answer."""
     path = " ".join(word for word in (prediction.mode, prediction.precision, prediction.implementation, prediction.variant) if word)
-    steps = prediction.workload.steps
+    steps, call = prediction.workload.steps, predicted_option(prediction, prediction.workload)
     print_table(
         f"{prediction.head.name} on {prediction.gpu_id}: {path}, batch {prediction.workload.batch}, {prediction.workload.l2_state} L2",
         ("", "predicted", "95 % interval", "floor"),
@@ -40,7 +41,8 @@ def show_prediction(gpu: Gpu, prediction: Prediction) -> None:
              format_us(prediction.floor_entry_us)),
             ("step", format_us(prediction.step_us), format_interval_us(prediction.step_us_low, prediction.step_us_high),
              format_us(prediction.floor_step_us)),
-            (f"call of {steps} steps", format_us(prediction.call_us()), "", ""),
+            (f"call of {steps} steps", format_us(call.call_us), format_interval_us(*call.interval_us),
+             format_us(prediction.floor_entry_us + steps * prediction.floor_step_us)),
         ],
     )
     print_table(

@@ -14,9 +14,9 @@ pytest.importorskip("typer.testing")
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.head import Head, load_head  # noqa: E402
 from cost_model.placement import Kernel, Placement, registers_claim, shared_bytes  # noqa: E402
+from cost_model.units import format_interval_us, format_us  # noqa: E402
 from cost_model.workload import Workload  # noqa: E402
 from tests.command_line import ROOT, SHAPE, quick_look_and_full_run, refused, run, run_process, whole_record  # noqa: E402
-from wts_lab import cli_inputs  # noqa: E402
 from wts_lab.cli_measure import as_kind  # noqa: E402
 from wts_lab.walk_plan import plan_walk  # noqa: E402
 
@@ -99,6 +99,16 @@ def test_predict_imports_nothing_slow():
 
 
 # --- plan -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_predicted_call_has_its_interval_and_its_floor():
+    """H100, V 154,880, rank 256: the matrix is read 7 times at 3.35 TB/s, 165.7 us, after a launch."""
+    told = json.loads(run(*PEGAINFER, "--json").stdout)
+    (line,) = [line for line in run(*PEGAINFER).stdout.splitlines() if "call of 7 steps" in line]
+    call, low, high = (told[f"entry_us{end}"] + 7 * told[f"step_us{end}"] for end in ("", "_low", "_high"))
+    floor = told["floor_entry_us"] + 7 * told["floor_step_us"]
+    assert 7 * told["floor_step_us"] == pytest.approx(165.7, rel=0.01)
+    assert line.split("steps")[1].split() == f"{format_us(call)} {format_interval_us(low, high)} {format_us(floor)}".split()
 
 
 PEGAINFER = ("predict", "--gpu", "h100-sxm", "--vocab", "154880", "--rank", "256", "--steps", "7", "--mode", "stepwise")
