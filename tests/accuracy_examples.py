@@ -1,7 +1,8 @@
-"""Made-up rows of an accuracy record, valid and unlike each other. Never part of `data/`."""
+"""Accuracy records for tests: made-up rows, valid and unlike each other, and rows measured of small heads. Never part of `data/`."""
 
 from __future__ import annotations
 
+from cost_model.head import Head
 from wts_lab.accuracy import FORMAT_NAMES, MAGNITUDE_BINS, accuracy_row
 
 
@@ -24,3 +25,19 @@ def _row(head: str, number: int, place: int, facts: dict) -> dict:
             "level_shares": None if place == 0 else shares, **quantiles, **facts,
         }
     )  # fmt: skip
+
+
+def small_shape(kind: str, vocab_size: int = 96, rank: int = 32) -> Head:
+    """A head of some kind with a padded projection."""
+    hidden, gru = None if kind == "markov" else 16, 8 if kind == "domino" else None
+    return Head(f"small-{kind}", kind, vocab_size, vocab_size + 4, vocab_size + 16, rank, hidden, gru)
+
+
+def measured_rows() -> list[dict]:
+    """A record's rows of two small random heads, measured on the CPU."""
+    from wts_lab import accuracy_run
+    from wts_lab.heads import random_head
+
+    heads = [random_head(small_shape(kind, 1200)) for kind in ("markov", "domino")]
+    rows = [row for head in heads for row in accuracy_run.measure_head(head, "random", walks=3, steps=4)]
+    return accuracy_run.with_provenance(rows, git_commit="0123456789abcdef", command="test")
