@@ -166,9 +166,3 @@ def test_a_head_without_corrections_is_refused():
     head = MarkovHead(torch.zeros(40, 32), torch.zeros(40, 32))
     with pytest.raises(BadInput, match="nothing to compare"):
         measure_formats(MarkovHead(*(weight.detach().to(torch.bfloat16) for weight in head.parameters())), random_inputs(head, 1, 2))
-
-
-@pytest.fixture(scope="module")
-def rows() -> list[dict]:
-    """A record's rows of two heads, on the CPU."""
-    return measured_rows()

@@ -115,9 +115,3 @@ def test_the_error_of_int8_weights_is_that_of_even_rounding():
     expected = float((scale.square() / 12).mean().sqrt() / weights.float().std())
     found = accuracy_run._weight_columns(BY_NAME["int8"], BY_NAME["int8"].store(weights), weights)["weight_error_rms"]
     assert found == pytest.approx(expected, rel=0.01)
-
-
-@pytest.fixture(scope="module")
-def rows() -> list[dict]:
-    """A record's rows of two heads, on the CPU."""
-    return measured_rows()
