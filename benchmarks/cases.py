@@ -56,9 +56,15 @@ def recurrent_heads(target: str) -> dict[str, Head]:
 
 SMALL_HEADS = recurrent_heads("qwen3-4b")
 DISSECTED = (
-    (QWEN3, 1), (QWEN3, 8), (QWEN3, 32), (SMALL_HEADS["gated"], 1), (SMALL_HEADS["rnn"], 1), (SMALL_HEADS["domino"], 1),
+    (QWEN3, 1), (QWEN3, 4), (QWEN3, 8), (QWEN3, 16), (QWEN3, 32), (SMALL_HEADS["gated"], 1), (SMALL_HEADS["rnn"], 1), (SMALL_HEADS["domino"], 1),
 )  # fmt: skip
 """Heads and batches whose steps are taken apart, by probes (`parts`) and by clocks (`phases`)."""
+
+DISSECTED_SAMPLED = (1, 4, 16)
+"""Sampled batches whose products and selection are taken alone (`parts`): they tell what noise costs."""
+
+SPREAD_VOCAB_SIZE, SPREAD_HEADS = 129_280, ("gated", "rnn", "domino")
+"""Where `spread` records walks that the other benchmarks record at 151,936 rows alone."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ def declared() -> dict[str, Benchmark]:
         Benchmark("arithmetic", "what precision and rounding of the logits cost", "walks", _arithmetic_cases(), FIT_STEPS, ("warm",)),
         Benchmark("parts", "what the parts of a step cost alone, beside the whole walk, for every kind of head", "walks",
                   _part_cases(), FIT_STEPS, ("warm",)),
+        Benchmark("spread", "every class of walks at a second vocabulary, and recurrent heads between the batches of the others: what the model is held to", "walks",
+                  _spread_cases(), FIT_STEPS, ROUND_STATES, repeats=GRID_REPEATS),
         Benchmark("placements", "how a step depends on warps and on tiles in registers, shared memory, stream and staging ring", "walks",
                   _placement_cases(), FIT_STEPS, ("warm",), repeats=GRID_REPEATS),
         Benchmark("exchanges", "how a resident step depends on where the words lie that the blocks exchange", "walks",
@@ -181,7 +189,25 @@ def _part_cases() -> tuple[WalkCase, ...]:
     for head, batch in DISSECTED:
         parts = [part for part in PARTS if part != "state" or head.kind != "markov"]
         found += [resident_case(head, batch=batch), *(resident_case(head, batch=batch, probe=part, variant=part) for part in parts)]
+    for batch in DISSECTED_SAMPLED:
+        found += [resident_case(QWEN3, batch=batch, **SAMPLED), resident_case(QWEN3, batch=batch, probe="fixed_latent", variant="fixed_latent", **SAMPLED)]
     return tuple(found)
+
+
+def _spread_cases() -> tuple[WalkCase, ...]:
+    """At another vocabulary: greedy batches, sampled ones, and recurrent heads of one row. At the usual one: recurrent heads of four rows.
+
+    Errors of the cost model are stated for walks whose vocabulary, or batch, its coefficients have not seen; of a class that is recorded at one vocabulary
+    only nothing is left then.
+    """
+    def at(vocab: int, kind: str) -> Head:
+        return replace(SMALL_HEADS[kind], name=f"{kind}-{vocab}", vocab_size=vocab, target_vocab_size=vocab, padded_vocab_size=vocab)
+
+    markov, ways = Head.markov(SPREAD_VOCAB_SIZE, RANK), (resident_case, streaming_case)
+    greedy = [make(markov, batch=batch) for batch in (4, 8, 16, 32) for make in ways]
+    sampled = [make(markov, batch=batch, **SAMPLED) for batch in (1, 4, 16) for make in ways]
+    recurrent = [make(at(SPREAD_VOCAB_SIZE, kind)) for kind in SPREAD_HEADS for make in ways]
+    return *greedy, *sampled, *recurrent, *(make(SMALL_HEADS[kind], batch=4) for kind in SPREAD_HEADS for make in ways)
 
 
 RESIDENT_SLOTS = {

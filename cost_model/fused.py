@@ -132,7 +132,7 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
 
 
 MMA_PARAMETER = {"int8x2": "mma_s8_ops_per_s_per_sm", "bf16": "mma_bf16_flops_per_s_per_sm"}
-WGMMA_PARAMETER = "wgmma_s8_ops_per_s_per_sm"
+WGMMA_PARAMETER, OVERLAP_PARAMETER = "wgmma_s8_ops_per_s_per_sm", "wgmma_overlap_ratio"
 
 
 def _rate_parameter(words: WalkWords) -> str:
@@ -145,6 +145,7 @@ def step_parameters(words: WalkWords) -> tuple[str, ...]:
     kernel = words.kernel
     names = ["exchange_us", "exchange_growth", "l2_latency_us", "shared_read_bytes_per_s_per_sm", _rate_parameter(words), "epilogue_cycles_per_accumulator",
              "fused_overhead_us", "stream_efficiency", "read_curve_scale", "ring_latency_us", "ring_latency_hbm_us", "hbm_latency_us", "exchange_wide_ratio", "led_row_us", "further_quad_us"]
+    names += [OVERLAP_PARAMETER] * kernel.grouped + ["noise_bound_instructions"] * kernel.sampling
     return (*names, *(["instruction_cycles"] if kernel.head != "markov" or kernel.sampling else []), *recurrence.step_parameters(kernel.head))
 
 
@@ -221,9 +222,24 @@ def _resident_groups(values: Mapping[str, float], case: FusedCase) -> list[Group
     sizes, kernel = case.sizes, case.words.kernel
     resident = sizes.tiles - sizes.streamed_tiles
     logits_us = choose(sizes.streamed_tiles > 0, 0.0, _logits_us(values, case))
-    first, *others = _products(values, case, resident, sizes.shared_tiles, case.matrix_reads)
+    products = _products(values, case, resident, sizes.shared_tiles, case.matrix_reads)
     selection = _selections(values, case, resident, alone=kernel.grouped) if kernel.quads > 1 else []
-    return [{**first, "stream": logits_us}, *others, *selection]
+    first, *others = _one_after_the_other(values, case, products, selection)
+    return [{**first, "stream": logits_us}, *others]
+
+
+def _one_after_the_other(values: Mapping[str, float], case: FusedCase, products: list[Group], selection: list[Group]) -> list[Group]:
+    """Selection after the products of the same tiles; of warpgroups, as much of it beside products as their parts say."""
+    if not case.words.kernel.grouped:
+        return [*products, *selection]
+    (chosen,) = selection
+    beside_us = values[OVERLAP_PARAMETER] * smaller(chosen["epilogue"], total_us(products))
+    found, left_us = [], beside_us
+    for group in products:
+        part_us = smaller(left_us, total_us([group]))
+        found.append({**group, "epilogue": part_us})
+        left_us = left_us - part_us
+    return [*found, {"epilogue": chosen["epilogue"] - beside_us}]
 
 
 def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_shared: Number, reads: Number) -> list[Group]:
@@ -244,18 +260,18 @@ def _selections(values: Mapping[str, float], case: FusedCase, tiles: Number, alo
     Slots that are multiplied side by side bound their noise and evaluate one row a lane and quad; slots that are multiplied `alone` evaluate it all.
     """
     kernel, sizes = case.words.kernel, case.sizes
-    accumulators = _accumulators(case) * tiles / sizes.tiles
+    accumulators = accumulators_of(case) * tiles / sizes.tiles
     cycles = terms.epilogue_cycles(values["epilogue_cycles_per_accumulator"], rounding=kernel.rounding, wide=case.wide, kept=case.words.logits_kept)
     found: list[Group] = [{"epilogue": terms.epilogue_us(accumulators, sizes.warps, case.quads, cycles, case.clock_mhz)}]
     if kernel.sampling:
-        of_pair = terms.NOISE_BOUND_INSTRUCTIONS + terms.NOISE_WORDS_INSTRUCTIONS * choose(_draws_ahead(case), 0, 1)
+        of_pair = values["noise_bound_instructions"] + terms.NOISE_WORDS_INSTRUCTIONS * choose(draws_ahead(case), 0, 1)
         bounded = accumulators * of_pair + choose(tiles > 0, terms.NOISE_EXACT_INSTRUCTIONS, 0)
         instructions = case.quads * (accumulators * terms.NOISE_PAIR_INSTRUCTIONS if alone else bounded)
         found.append({"noise": terms.chain_us(instructions, sizes.warps, values["instruction_cycles"], case.clock_mhz)})
     return found
 
 
-def _accumulators(case: FusedCase) -> Number:
+def accumulators_of(case: FusedCase) -> Number:
     """Accumulators of a thread for all slots of a warp."""
     kernel, slots = case.words.kernel, case.sizes.tiles / case.sizes.warps
     return slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
@@ -265,9 +281,9 @@ MOST_AHEAD = 3
 """Accumulators of a thread whose noise words wait in registers, drawn while blocks agree (`select.cuh`)."""
 
 
-def _draws_ahead(case: FusedCase) -> object:
+def draws_ahead(case: FusedCase) -> object:
     """Whether noise words are drawn a step ahead."""
-    return _accumulators(case) <= MOST_AHEAD if case.words.kernel.quads == 1 else False
+    return accumulators_of(case) <= MOST_AHEAD if case.words.kernel.quads == 1 else False
 
 
 QUADS_TOGETHER = 4
@@ -287,7 +303,7 @@ def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Num
     alone, rate = case.stream_bytes_per_s * values["read_curve_scale"], _stream_rate(values, case)
     logits_us, ring_bytes = _logits_us(values, case), _ring_bytes(case)
     if kernel.quads > 1:
-        work += _selections(values, case, sizes.streamed_tiles, alone=True)
+        work = _one_after_the_other(values, case, work, _selections(values, case, sizes.streamed_tiles, alone=True))
         slots = larger(sizes.streamed_tiles / sizes.warps, 1)
         of_slot = ((terms.stream_us(case.streamed_bytes, alone, 1.0) + logits_us) / slots, total_us(work) / slots)
         one_us = terms.slot_ahead_us(*of_slot, latency_us) if kernel.grouped else terms.slot_in_turn_us(*of_slot, values["l2_latency_us"], reads)
@@ -321,7 +337,7 @@ def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number
     group: dict[str, Number] = {"exchange": terms.exchange_us(one_word_us, smaller(sizes.batch, sizes.warps), values["exchange_growth"])}
     idle = idle_warps(kernel, sizes.warps)
     if kernel.sampling and kernel.quads == 1:
-        drawn = choose(_draws_ahead(case), rounded_up(_accumulators(case), 2) * terms.NOISE_QUAD_INSTRUCTIONS, 0)
+        drawn = choose(draws_ahead(case), rounded_up(accumulators_of(case), 2) * terms.NOISE_QUAD_INSTRUCTIONS, 0)
         group["noise"] = terms.chain_us(drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)
     if case.recurrent is not None and case.recurrent.state_size is not None:
         group["state_products"] = recurrence.state_products_us(values, case.recurrent, sizes, kernel.rows, idle, case.clock_mhz)

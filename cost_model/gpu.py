@@ -47,6 +47,8 @@ CALIBRATED_PARAMETERS = MappingProxyType({
     "ring_latency_us": "a turn of a ring of copies beyond its bytes, from L2",
     "ring_latency_hbm_us": "the same from HBM",
     "wgmma_s8_ops_per_s_per_sm": "int8 products of warpgroups in the walk, loads between them included",
+    "wgmma_overlap_ratio": "share of selection that runs beside products of warpgroups",
+    "noise_bound_instructions": "bounds of a sampled pair's noise and their contest, in instructions that wait for the one before",
     "epilogue_cycles_per_accumulator": "issue cycles of a warp that selects from an accumulator",
     "instruction_cycles": "an instruction that waits for the one before",
     "led_row_us": "a further batch row of a warp that exchanges words",

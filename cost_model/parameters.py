@@ -232,6 +232,8 @@ _RULES: Mapping[str, Rule] = {
     "graph_node_us": _SAME,
     "hbm_read_bytes_per_s": _BY_DRAM,
     "wgmma_s8_ops_per_s_per_sm": Rule("same share of the dense int8 rate", ("int8_dense_ops_per_s", "sm_count"), _ratio("int8_dense_ops_per_s", "/sm_count")),
+    "wgmma_overlap_ratio": _SAME,
+    "noise_bound_instructions": _SAME,
     "epilogue_cycles_per_accumulator": _SAME,
     "exchange_growth": _SAME,
     "exchange_wide_ratio": _SAME,

@@ -12,20 +12,19 @@ parameter whose parts are not recorded, or contradict it (a rate below nothing),
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cost_model import terms
 from cost_model.elementwise import rounded_up
 from cost_model.fit import SeriesKey, fit_frame, series_of
-from cost_model.fused import WGMMA_PARAMETER, FusedCase, entry_groups, step_groups
+from cost_model.fused import OVERLAP_PARAMETER, WGMMA_PARAMETER, FusedCase, accumulators_of, draws_ahead, entry_groups, step_groups
 from cost_model.gpu import Figure, Gpu
 from cost_model.parameters import resolve
 from cost_model.parts import split
 from cost_model.recorded import case_of_series
 from cost_model.recurrence import SMALL_KERNELS
-from cost_model.units import operations_per_s_from_time
 
 if TYPE_CHECKING:
     import pandas
@@ -54,13 +53,16 @@ class Part:
 
     @property
     def is_markov(self) -> bool:
-        """Whether it is of a Markov head."""
-        return self.case.recurrent is None
+        """Whether it is of greedy rows of a Markov head, which the others are compared with."""
+        return self.case.recurrent is None and not self.case.words.kernel.sampling
 
     def terms_us(self, gpu: Gpu, names: Iterable[str], of_entry: bool = False) -> float:
         """What the model says that some terms of the whole step, or entry, add."""
-        groups = (entry_groups if of_entry else step_groups)(resolve(gpu).values, self.case)
-        exposed = split(groups)
+        return self.terms_with_us(resolve(gpu).values, names, of_entry)
+
+    def terms_with_us(self, values: Mapping[str, float], names: Iterable[str], of_entry: bool = False) -> float:
+        """The same with these values of parameters."""
+        exposed = split((entry_groups if of_entry else step_groups)(values, self.case))
         return sum(exposed[name][0] for name in names if name in exposed)
 
 
@@ -74,7 +76,7 @@ def part_figures(gpu: Gpu, probes: pandas.DataFrame) -> dict[str, Figure]:
     phases, agreements, tiles = _phases(gpu, probes), _calls(gpu, probes, AGREEMENT), _calls(gpu, probes, TILES)
     found = {**_of_selection(phases), **_of_advance(gpu, phases), **_of_agreement(gpu, agreements)}
     known = gpu.with_figures(found)
-    return {**found, **_of_tiles(known, tiles), **_of_groups(known, tiles), **_of_entries(known, agreements)}
+    return {**found, **_of_tiles(known, tiles), **_of_groups(known, tiles), **_of_noise(known, tiles), **_of_entries(known, agreements)}
 
 
 def _phases(gpu: Gpu, probes: pandas.DataFrame) -> list[Part]:
@@ -104,18 +106,15 @@ def _figure(values: Sequence[float], unit: str, what: str, parts: Sequence[Part]
 def _of_selection(phases: Sequence[Part]) -> dict[str, Figure]:
     """Cycles of an accumulator: slope of the epilogue's clocks over accumulators × warps / 4 schedulers, least squares of relative errors.
 
-    By warps the marks enclose the selection of a reading's last quad; by warpgroups those of all quads. What does not grow with accumulators is a
-    warp's reduction and waits, which other terms count.
+    The marks enclose the selection of a reading's last quad. Those of warpgroups may enclose products, too, and are left out. What does not grow with
+    accumulators is a warp's reduction and waits, which other terms count.
     """
     import numpy
 
-    found = [part for part in phases if part.key.variant == "epilogue" and part.is_markov]
+    found = [part for part in phases if part.key.variant == "epilogue" and part.is_markov and not part.case.words.kernel.grouped]
     counts, cycles = [], []
     for part in found:
-        sizes, kernel = part.case.sizes, part.case.words.kernel
-        slots = sizes.tiles / sizes.warps
-        accumulators = slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
-        counts.append(accumulators * sizes.warps * (part.case.quads if kernel.grouped else 1) / terms.SCHEDULERS_PER_SM)
+        counts.append(accumulators_of(part.case) * part.case.sizes.warps / terms.SCHEDULERS_PER_SM)
         cycles.append(part.step_us * part.case.clock_mhz)
     if len(set(counts)) < 2:
         return {}
@@ -129,18 +128,56 @@ def _of_selection(phases: Sequence[Part]) -> dict[str, Figure]:
 
 
 def _of_groups(gpu: Gpu, tiles: Sequence[Part]) -> dict[str, Figure]:
-    """Rate of warpgroups: operations of a step / what products and selection alone leave beside the terms of both and a single reading's rest; all that a
-    warp does between its products is in it."""
+    """Rate of warpgroups, and the share of selection that runs beside their products: least squares of log(terms / part less a single reading's rest).
+
+    All that a warp does between its products is in the rate. Parts tell both where selection grows otherwise than products from one to another: a product
+    of 8 rows takes as long as one of 16. Else they tell the rate alone.
+    """
+    import numpy
+    from scipy.optimize import least_squares
+
     found = [part for part in tiles if part.is_markov and part.case.words.kernel.grouped]
     single = [_beyond_terms_us(gpu, part) for part in tiles if part.is_markov and not part.case.words.kernel.grouped and part.case.passes == 1]
+    if not found or not single or min(part.step_us for part in found) <= min(single):
+        return {}
+    columns_a_row = {max(2 * rows, terms.GROUP_COLUMNS) / rows for rows in (part.case.words.kernel.rows for part in found)}
+    names = [WGMMA_PARAMETER, *([OVERLAP_PARAMETER] if len(columns_a_row) > 1 else [])]
+    known, dense = resolve(gpu).values, gpu.value("int8_dense_ops_per_s") / gpu.value("sm_count")
+
+    def left(found_values: numpy.ndarray) -> numpy.ndarray:
+        trial = {**known, **dict(zip(names, map(float, found_values * [dense, 1.0][:len(names)])))}
+        return numpy.log([part.terms_with_us(trial, TILE_NAMES) / (part.step_us - min(single)) for part in found])
+
+    fit = least_squares(left, [0.7, 0.3][:len(names)], bounds=([0.05, 0.0][:len(names)], [1.0, 1.0][:len(names)]))
+    scatter = float(numpy.sqrt(numpy.mean(fit.fun**2)))
+    if scatter > MOST_SCATTER:
+        return {}
+    rate = _figure([float(fit.x[0]) * dense], "op/s", "fixed_latent of warpgroups", found)
+    figures = {WGMMA_PARAMETER: replace(rate, standard_error=max(rate.standard_error, scatter * rate.value))}
+    if len(names) > 1:
+        figures[OVERLAP_PARAMETER] = replace(_figure([float(fit.x[1])], "ratio", "fixed_latent of warpgroups, by rows", found), standard_error=max(scatter, LEAST_ERROR))
+    return figures
+
+
+MOST_SCATTER = 0.3
+"""Relative scatter of parts about their terms beyond which they contradict the terms, and fix nothing."""
+
+
+def _of_noise(gpu: Gpu, tiles: Sequence[Part]) -> dict[str, Figure]:
+    """Instructions that bound a sampled pair's noise: what products and selection of sampled rows take beyond the terms of everything else and a single
+    reading's rest, over pairs. A kernel that draws its words ahead, while blocks agree, draws them in between here, and is left out."""
+    single = [_beyond_terms_us(gpu, part) for part in tiles if part.is_markov and part.case.passes == 1 and not part.case.words.kernel.grouped]
+    found = [part for part in tiles if part.case.recurrent is None and part.case.words.kernel.sampling and not draws_ahead(part.case)]
     if not found or not single:
         return {}
-    times_us = [part.step_us - min(single) - part.terms_us(gpu, [name for name in TILE_NAMES if name != "products"]) for part in found]
-    if min(times_us) <= 0:
-        return {}
-    rates = [operations_per_s_from_time(terms.group_operations(part.case.sizes.tiles, part.case.sizes.rank, part.case.words.kernel.rows), time_us)
-             for part, time_us in zip(found, times_us)]
-    return {WGMMA_PARAMETER: _figure(rates, "op/s", "fixed_latent of warpgroups", found)}
+    cycles = resolve(gpu).values["instruction_cycles"]
+    others = [name for name in TILE_NAMES if name != "noise"]
+    bounds = []
+    for part in found:
+        noise_us = part.step_us - min(single) - part.terms_us(gpu, others)
+        instructions = noise_us * part.case.clock_mhz / max(cycles, part.case.sizes.warps / terms.SCHEDULERS_PER_SM) / part.case.quads
+        bounds.append((instructions - terms.NOISE_EXACT_INSTRUCTIONS) / accumulators_of(part.case) - terms.NOISE_WORDS_INSTRUCTIONS)
+    return {"noise_bound_instructions": _figure(bounds, "instruction", "fixed_latent of sampled rows", found)} if min(bounds) > 0 else {}
 
 
 def _of_advance(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:

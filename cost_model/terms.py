@@ -185,10 +185,9 @@ def epilogue_cycles(greedy_cycles: Number, *, rounding: str, wide: Number, kept:
     return greedy_cycles + 4 * (rounding == "twice") + 12 * kept + 20 * wide
 
 
-NOISE_BOUND_INSTRUCTIONS, NOISE_WORDS_INSTRUCTIONS = 100, 40
-"""A sampled pair of slots that are multiplied side by side: temperatures, bounds of its noise and their contest; and its share of Philox4x32-10, whose
-words two lanes share. SASS of sm_90 has 55 of the first, each function compiled alone; the walk takes twice that (`2026-11-30-batches`, steps
-of 1 to 16 sampled rows less greedy ones), for logarithms and shuffles answer later than arithmetic. So the first number is in-sample."""
+NOISE_WORDS_INSTRUCTIONS = 40
+"""A sampled pair's share of Philox4x32-10, whose words two lanes share. Temperatures, bounds of its noise and their contest are the parameter
+`noise_bound_instructions`: SASS of sm_90 has 55 of them, each function compiled alone, but logarithms and shuffles answer later than arithmetic."""
 
 NOISE_EXACT_INSTRUCTIONS = 80
 """Gumbel noise and division by the temperature of the one row of a lane that leads its contest (`contest.cuh`)."""

@@ -14,11 +14,13 @@ pytest.importorskip("pyarrow", reason="records need pyarrow")
 pytest.importorskip("pandas", reason="records need pandas")
 
 from benchmarks import phases, run  # noqa: E402
-from benchmarks.cases import DISSECTED, declared, find, select  # noqa: E402
+from benchmarks.cases import DISSECTED, SPREAD_VOCAB_SIZE, declared, find, select  # noqa: E402
 from benchmarks.compare import compare, describe, judge, lines, main  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.measurement import frame_rows, read_walk, walk_row, write_walk  # noqa: E402
 from cost_model.placement import Placement, PlanError  # noqa: E402
+from cost_model.walk_class import WALK_CLASSES, walk_class  # noqa: E402
+from cost_model.workload import Workload  # noqa: E402
 from wts_lab import bench_gpu, environment, nvml, study  # noqa: E402
 from wts_lab.bench_plan import group_cases, resident_case  # noqa: E402
 
@@ -95,9 +97,18 @@ def test_the_engine_is_measured_interleaved_with_the_walks_it_is_compared_with()
 def test_parts_are_measured_beside_the_whole_walk():
     for group in group_cases(find("parts").cases):
         parts = {case.probe for case in group}
-        assert parts == {"none", "fixed_latent", "exchange"} | ({"state"} if group[0].head.kind != "markov" else set())
+        others = set() if group[0].temperature else {"exchange"} | ({"state"} if group[0].head.kind != "markov" else set())
+        assert parts == {"none", "fixed_latent"} | others
         assert all(case.variant == case.probe for case in group if case.probe != "none")
     assert {case.head.kind for case in find("parts").cases} == {"markov", "gated", "rnn", "domino"}
+
+
+def test_every_class_of_walks_is_recorded_at_a_second_vocabulary():
+    cases = find("spread").cases
+    known = {walk_class(case.head, Workload(case.batch, temperature=case.temperature)) for case in cases if case.head.vocab_size == SPREAD_VOCAB_SIZE}
+    assert known == set(WALK_CLASSES) and SPREAD_VOCAB_SIZE not in {case.head.vocab_size for case in (*find("heads").cases, *find("batches").cases)}
+    between = [case for case in cases if case.head.vocab_size != SPREAD_VOCAB_SIZE]
+    assert {case.batch for case in between} == {4} and {case.head.kind for case in between} == {"gated", "rnn", "domino"}
 
 
 def test_arithmetic_has_every_rounding_in_both_precisions():
