@@ -26,7 +26,7 @@ from cost_model.fused import (
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import ByIdentity, resolve
-from cost_model.placement import Placement, kernel_beside, plan, slots_needed
+from cost_model.placement import DEFAULT_WARPS, Placement, kernel_beside, plan, slots_needed
 from cost_model.predict import FusedRequest, fused_errors, fused_request, require_stored, require_walk, stepwise_errors, unchecked_parts, walk_sizes
 from cost_model.stepwise import (
     BeyondFloor, StepwiseSizes, beyond_floor, sizes_of, stepwise_case, stepwise_groups, stepwise_parameters,
@@ -166,13 +166,20 @@ def sweep(grid: Grid, threads: int = 2) -> Sweep:
     Args:
         threads: blocks that are evaluated side by side; NumPy lets others run while it works on an array.
     """
+    values = {name: _unknown(grid) for name in QUANTITIES}
+    planned = [block.planned() for block in _blocks(grid)]  # plain Python, which threads would only slow down
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        refused = [one for found in pool.map(lambda ready: ready.filled(values), planned) for one in found]
+    return Sweep(grid.axes, values, tuple(refused))
+
+
+def _unknown(grid: Grid) -> numpy.ndarray:
+    """NaN over all axes of a grid. In memory heads, batches and walk lengths come last, which a block fills together."""
     import numpy
 
-    shape = tuple(map(len, grid.axes.values()))
-    values = {name: numpy.full(shape, numpy.nan) for name in QUANTITIES}
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        refused = [one for found in pool.map(lambda block: block.filled(values), _blocks(grid)) for one in found]
-    return Sweep(grid.axes, values, tuple(refused))
+    sizes, together = list(map(len, grid.axes.values())), [list(grid.axes).index(name) for name in ("head", "batch", "steps")]
+    order = [axis for axis in range(len(sizes)) if axis not in together] + together
+    return numpy.full([sizes[axis] for axis in order], numpy.nan).transpose(numpy.argsort(order))
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------------
@@ -199,43 +206,64 @@ class _Block:
         names = ("temperature", "l2_state", "rounding", "logits_kept")
         return {**shared, "batch": tuple(self.grid.batches[i] for i in self.batches), **{name: axes[name][i] for name, i in zip(names, self.others)}}
 
+    @property
+    def mode(self) -> str:
+        """How its cells walk."""
+        return self.grid.ways[self.way][0]
+
+    def planned(self) -> _PlannedBlock:
+        """Plan the placements of its heads, heads whose kernels multiply alike together; where nothing fits, or nothing walks so, say so."""
+        refused: list[Refusal] = []
+        alike: dict[object, list[tuple[int, WalkSizes | None, Kernel | None]]] = {}
+        try:
+            require_walk(self.grid.heads[self.heads[0]], self.workload)
+        except BadInput as error:
+            return _PlannedBlock(self, (), [Refusal(self.where(), str(error))])
+        for i in self.heads:
+            try:
+                sizes, kernel = (None, None) if self.mode == "stepwise" else _PLANNER.sizes(self.grid.gpus[self.gpu], self.grid.heads[i], self.workload, self.mode)
+            except BadInput as error:
+                refused.append(Refusal(replace(self, heads=(i,)).where(), str(error)))
+                continue
+            alike.setdefault(kernel and kernel.products, []).append((i, sizes, kernel))
+        at_once = max(1, BLOCK_CELLS // (len(self.batches) * len(self.grid.steps)))
+        return _PlannedBlock(self, tuple(ready[start:start + at_once] for ready in alike.values() for start in range(0, len(ready), at_once)), refused)
+
+
+@dataclass(frozen=True)
+class _PlannedBlock:
+    """A block with what is evaluated together, (head, its numbers, its kernel) each, and what planning refused."""
+
+    block: _Block
+    together: Sequence[Sequence[tuple[int, WalkSizes | None, Kernel | None]]]
+    refused: list[Refusal]
+
     def filled(self, values: Mapping[str, numpy.ndarray]) -> list[Refusal]:
         """Evaluate the block and store what it finds; return what is refused."""
-        refused: list[Refusal] = []
         try:
-            self._fill(values, refused)
+            for ready in self.together:
+                self._fill(values, ready)
         except BadInput as error:
-            refused.append(Refusal(self.where(), str(error)))
-        return refused
+            return [*self.refused, Refusal(self.block.where(), str(error))]
+        return self.refused
 
-    def _fill(self, values: Mapping[str, numpy.ndarray], refused: list[Refusal]) -> None:
-        """Evaluate some heads at a time."""
+    def _fill(self, values: Mapping[str, numpy.ndarray], ready: Sequence[tuple[int, WalkSizes | None, Kernel | None]]) -> None:
+        """Evaluate some heads."""
         import numpy
 
-        mode = self.grid.ways[self.way][0]
-        require_walk(self.grid.heads[self.heads[0]], self.workload)
-        at_once = max(1, BLOCK_CELLS // (len(self.batches) * len(self.grid.steps)))
-        alike: dict[object, list[tuple[int, WalkSizes | None, Kernel | None]]] = {}
-        for i in self.heads:
-            planned = (None, None) if mode == "stepwise" else self._planned(i, refused)
-            if planned is not None:
-                alike.setdefault(planned[1] and planned[1].products, []).append((i, *planned))
-        for ready in (ready[start:start + at_once] for ready in alike.values() for start in range(0, len(ready), at_once)):
-            some = [i for i, _, _ in ready]
-            chosen = [self.grid.heads[i] for i in some]
-            found = _stepwise(self, chosen) if mode == "stepwise" else _fused(self, chosen, [sizes for _, sizes, _ in ready], ready[0][2])
-            shape = (len(some), len(self.batches), len(self.grid.steps))
-            for name, value in found.items():
-                place = values[name][self.gpu, :, self.way, :, :, *self.others]
-                place[numpy.ix_(some, self.batches, range(len(self.grid.steps)))] = numpy.broadcast_to(value, shape)
+        block, some = self.block, [i for i, _, _ in ready]
+        chosen, steps = [block.grid.heads[i] for i in some], block.grid.steps
+        found = _stepwise(block, chosen) if block.mode == "stepwise" else _fused(block, chosen, [sizes for _, sizes, _ in ready], ready[0][2])
+        where = _run(some), _run(block.batches)
+        index = (*where, slice(None)) if all(where) else numpy.ix_(some, block.batches, range(len(steps)))
+        for name, value in found.items():
+            values[name][block.gpu, :, block.way, :, :, *block.others][index] = value
 
-    def _planned(self, head: int, refused: list[Refusal]) -> tuple[WalkSizes, Kernel] | None:
-        """Sizes and kernel that a head is planned with; where nothing fits, say so. Who multiplies may differ between heads."""
-        try:
-            return _PLANNER.sizes(self.grid.gpus[self.gpu], self.grid.heads[head], self.workload, self.grid.ways[self.way][0])
-        except BadInput as error:
-            refused.append(Refusal(replace(self, heads=(head,)).where(), str(error)))
-            return None
+
+def _run(indices: Sequence[int]) -> slice | None:
+    """The slice of indices that follow one another; None of others. A slice is written faster."""
+    run = slice(indices[0], indices[-1] + 1)
+    return run if list(range(run.start, run.stop)) == list(indices) else None
 
 
 def _blocks(grid: Grid) -> Iterator[_Block]:
@@ -279,8 +307,8 @@ class _Planner:
         """
         request = fused_request(gpu, head, workload)
         walked, blocks = request.head, request.grid_blocks
-        tiles = slots_needed(walked.padded_vocab_size, blocks, 1)
-        wanted = (ByIdentity(gpu), mode, workload.precision, *request.built.values(), tiles, walked.rank, walked.kind, walked.gru_size, blocks)
+        slots = slots_needed(walked.padded_vocab_size, blocks, DEFAULT_WARPS)
+        wanted = (ByIdentity(gpu), mode, workload.precision, *request.built.values(), slots, walked.rank, walked.kind, walked.gru_size, blocks)
         found = self._kept.get(wanted)
         if found is None:
             if len(self._kept) >= self.KEPT_PLANS:
