@@ -47,6 +47,14 @@ def test_every_command_has_a_section_that_names_every_option_of_its_own(commands
         assert not missing, f"docs/command-line.md does not tell of {name} {', '.join(missing)}"
 
 
+def test_every_benchmark_program_is_described():
+    """All modules that can be run; `cases` and `status` are what they share."""
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    found = sections((ROOT / "docs" / "command-line.md").read_text())["From a checkout: benchmarks"]
+    rows = [line.split("|")[1] for line in found.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == programs > {"run", "round"}
+
+
 def test_an_option_of_another_section_does_not_count():
     found = sections("# Title\n\n## fit\n\n`--all`\n\n## decide\n\nnothing\n")
     assert "--all" in found["fit"] and "--all" not in found["decide"]
