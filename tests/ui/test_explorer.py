@@ -118,6 +118,21 @@ def test_a_figure_is_written_as_a_page_of_its_own(handles: ExplorerHandles, tmp_
     assert "Where a step" in text and "plotly.js v" in text
     handles.export.folder.value = str(tmp_path / "figures" / "gain.html")
     assert handles.export.write_html() is None and "cannot be written" in handles.export.status.value
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["gain.html"]
+
+
+def test_a_figure_that_fails_on_its_way_leaves_the_old_page(handles: ExplorerHandles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handles.export.choice.value = "gain"
+    page = handles.export.write_html()
+    before = page.read_text()
+
+    def half(path: Path, **_: object) -> None:
+        path.write_text("<html>")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(handles.figures["gain"].figure), "write_html", lambda self, path, **options: half(path, **options))
+    assert handles.export.write_html() is None and "No space left" in handles.export.status.value
+    assert page.read_text() == before and [path.name for path in page.parent.iterdir()] == ["gain.html"]
 
 
 def test_figures_that_stay_the_same_are_not_sent_again(handles: ExplorerHandles, monkeypatch: pytest.MonkeyPatch) -> None:

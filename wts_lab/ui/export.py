@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_model.errors import BadInput
+from cost_model.files import write_whole
 from wts_lab.ui.live_figure import FigureHolder, probe_figure_widget
 
 if TYPE_CHECKING:
@@ -72,9 +73,8 @@ class ExportBox:
         """Write the chosen figure; its path, or None where it cannot be written, which the status says."""
         path = Path(self.folder.value) / f"{_file_name(self.choice.value)}.html"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._figures[self.choice.value].figure.write_html(path, include_plotlyjs=True)
-        except OSError as error:
+            write_whole(path, lambda temporary: self._figures[self.choice.value].figure.write_html(temporary, include_plotlyjs=True))
+        except (BadInput, OSError) as error:
             self.status.value = f"<span role='alert'>{html.escape(f'{path} cannot be written: {error}. Name another folder.')}</span>"
             return None
         self.status.value = html.escape(f"Wrote {path}.")
