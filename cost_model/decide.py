@@ -6,6 +6,7 @@ walk is worth deploying only if it beats the fastest, in the round that it is pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
@@ -208,8 +209,9 @@ def _short(fastest: Option) -> str:
 
 def _end_to_end(taken: Option | None, fastest: Option | None, best: Option | None, gain: RoundGain | None, over_taken: RoundGain | None,
                 round: Round | None) -> list[str]:
-    """Say what the answer means for a round, against the engine's fastest path and, where it takes another, against that."""
-    if not (taken and fastest and best):
+    """Say what the answer means for a round, against the engine's fastest path and, where it takes another, against that; nothing where one of them has
+    lost its samples."""
+    if not (taken and fastest and best) or not all(math.isfinite(option.call_us) for option in (taken, fastest, best)):
         return []
     reasons = []
     if taken != fastest:

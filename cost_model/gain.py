@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass, replace
 
 from cost_model import terms
 from cost_model.errors import BadInput
+from cost_model.forms import is_number
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.predict import Prediction, predict
-from cost_model.workload import ENGINE, Workload
+from cost_model.workload import ENGINE, Workload, require_whole
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def split_measured_head(gpu: Gpu, head: Head, workload: Workload, *, graphed_us:
     """
     prediction = predict(gpu, head, replace(workload, precision="bf16"), "stepwise", implementation, variant=variant)
     total = graphed_us if eager_us is None else eager_us
-    if not graphed_us > 0 or total < graphed_us:
+    if not is_number(graphed_us) or not is_number(total) or not 0 < graphed_us <= total:
         raise BadInput(f"graphed_us is {graphed_us!r} and eager_us {eager_us!r}; times are above 0 and eager is not below graphed")
     steps = workload.steps
     step = prediction.terms["step"]
@@ -117,6 +118,7 @@ def split_measured_head(gpu: Gpu, head: Head, workload: Workload, *, graphed_us:
 
 def byte_floor_us(gpu: Gpu, head: Head, steps: int, precision: str = "bf16") -> float:
     """Read floor of a walk that reads W2 from DRAM in each step: steps × V × rank × bytes / datasheet bandwidth."""
+    require_whole("steps", steps, 1, None)
     return steps * terms.read_floor_us(terms.matrix_bytes(head.padded_vocab_size, head.rank, precision), gpu.value("dram_bandwidth_bytes_per_s"))
 
 

@@ -13,6 +13,8 @@ from functools import lru_cache
 
 from cost_model.catalogue import check_keys, check_version, read_facts
 from cost_model.drafter_memory import DrafterMemory, memory_of
+from cost_model.errors import BadInput
+from cost_model.forms import is_number
 from cost_model.gpu import Gpu, load_gpu
 from cost_model.paths import data_root
 from cost_model.targets import Drafter, Target, load_drafter, load_target
@@ -101,8 +103,10 @@ def estimated(demand: Demand, gpu: Gpu) -> Phase:
 
 
 def given(time_us: float, interval_us: tuple[float, float] | None = None) -> Phase:
-    """A phase whose time the caller knows."""
+    """A phase whose time the caller knows; raises BadInput unless it is a finite time between the ends of its interval."""
     low, high = interval_us or (time_us, time_us)
+    if not all(map(is_number, (low, time_us, high))) or not 0 <= low <= time_us <= high:
+        raise BadInput(f"the time of a phase is {time_us!r} with the interval {interval_us!r}; give a finite time of at least 0 between the interval's ends")
     return Phase(time_us, low, high, GIVEN)
 
 

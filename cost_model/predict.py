@@ -95,7 +95,9 @@ class Prediction:
     notes: tuple[str, ...] = ()
 
     def call_us(self, steps: int | None = None) -> float:
-        """Time of a complete call: entry + steps × step (the workload's steps unless given)."""
+        """Time of a complete call: entry + steps × step (the workload's steps unless given); raises BadInput for steps below 0."""
+        if steps is not None and not steps >= 0:
+            raise BadInput(f"steps is {steps!r}; a call has a number of steps of at least 0")
         return self.entry_us + (self.workload.steps if steps is None else steps) * self.step_us
 
     def as_dict(self) -> dict:

@@ -16,6 +16,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from cost_model.errors import BadInput
+from cost_model.forms import is_number, require_number
 from cost_model.units import US_PER_S
 from cost_model.workload import require_whole, require_word
 
@@ -153,10 +154,16 @@ def round_gain(rest: Round, before_us: float, after_us: float, before_interval_u
 
     gain = (rest + before) / (rest + after) − 1: the accepted length cancels, as the same tokens are drafted. A head that drafts other
     tokens breaks even where the accepted length has fallen to accepted_length × (rest + after) / (rest + before).
+
+    Raises:
+        BadInput: a time is not finite and above 0, or an interval has no two finite ends in order.
     """
     for name, value in (("before_us", before_us), ("after_us", after_us)):
         if not 0 < value < math.inf:
             raise BadInput(f"{name} is {value!r}; it must be a finite time above 0")
+    for name, interval in (("before_interval_us", before_interval_us), ("after_interval_us", after_interval_us)):
+        if interval is not None and not (len(interval) == 2 and -math.inf < interval[0] <= interval[1] < math.inf):
+            raise BadInput(f"{name} is {interval!r}; it must be two finite ends, the lower one first")
     before_ends, after_ends = before_interval_us or (before_us, before_us), after_interval_us or (after_us, after_us)
     round_before, round_after = rest.rest_us + before_us, rest.rest_us + after_us
     worst = [_gain(one, before_ends[0], after_ends[1]) for one in rest.rest_interval_us]
@@ -198,6 +205,8 @@ def expected_accepted_length(acceptance_rate: float, steps: int) -> float:
 
 def break_even_rest_us(before_us: float, after_us: float, least_gain: float) -> float:
     """Time of a round without its head above which the gain falls below `least_gain`: (before − after) / least_gain − after."""
+    require_number("before_us", before_us, 0)
+    require_number("after_us", after_us, 0)
     if not least_gain > 0:
         raise BadInput(f"least_gain is {least_gain!r}; it must be above 0, for example 0.01")
     return max(0.0, (before_us - after_us) / least_gain - after_us)
@@ -226,6 +235,9 @@ def break_even_steps(before: tuple[float, float], after: tuple[float, float]) ->
     makes it so.
     """
     (entry_before, step_before), (entry_after, step_after) = before, after
+    for name, value in (("entry before", entry_before), ("step before", step_before), ("entry after", entry_after), ("step after", step_after)):
+        if not is_number(value):
+            raise BadInput(f"{name} is {value!r}; a break-even needs finite times in microseconds")
     if step_after >= step_before:
         return None
     return max(1, math.floor((entry_after - entry_before) / (step_before - step_after)) + 1)

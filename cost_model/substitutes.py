@@ -15,6 +15,7 @@ from types import MappingProxyType
 from cost_model import terms
 from cost_model.decide import extra_memory_bytes
 from cost_model.errors import BadInput
+from cost_model.forms import require_number
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.options import Option, predicted_option
@@ -111,7 +112,10 @@ class ShardChoice:
 
 
 def choose_shard(way: str, replicated_us: float, shard_us: float, steps: int, collective_us: float) -> ShardChoice:
-    """Compare replicating with sharding: sharded = shard + steps × collective."""
+    """Compare replicating with sharding: sharded = shard + steps × collective; raises BadInput for times below 0 or no step."""
+    for name, time_us in (("replicated_us", replicated_us), ("shard_us", shard_us), ("collective_us", collective_us)):
+        require_number(name, time_us, 0)
+    require_whole("steps", steps, 1, None)
     sharded = shard_us + steps * collective_us
     return ShardChoice(way, replicated_us, sharded, (replicated_us - shard_us) / steps, sharded < replicated_us)
 
@@ -119,6 +123,7 @@ def choose_shard(way: str, replicated_us: float, shard_us: float, steps: int, co
 def shard_of(head: Head, ranks: int) -> Head:
     """Return one rank's share of the head: ceil(V / ranks) rows of W2 and as large a part of a candidate pool, and all of W1, which the walk
     looks up by target id. State of recurrent heads is kept by every rank."""
+    require_whole("ranks", ranks, 1, None)
     if ranks > head.padded_vocab_size:
         raise BadInput(f"ranks is {ranks}; {head.name} has {head.padded_vocab_size:,} rows, so at most as many ranks")
     rows, pool = -(-head.padded_vocab_size // ranks), head.candidate_pool

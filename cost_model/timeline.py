@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cost_model.parts import TOGETHER
 from cost_model.predict import Prediction, Term
+from cost_model.workload import require_whole
 
 TILE_TERMS = ("products", "shared_read", "stream", "epilogue")
 """Terms of the groups in which one is exposed and the others hide."""
@@ -46,6 +47,8 @@ def walk_timeline(prediction: Prediction, steps: int | None = None) -> tuple[Spa
     The exposed spans join without gaps and end at `prediction.call_us(steps)`. A hidden one starts where the first term that it runs
     beside starts: the tiles of the step, or the agreement. No hidden span outlasts the exposed ones of its group.
     """
+    if steps is not None:
+        require_whole("steps", steps, 1, None)
     spans, at_us = list(_laid_out(prediction.terms["entry"], 0, 0.0)), prediction.entry_us
     for step in range(1, (prediction.workload.steps if steps is None else steps) + 1):
         spans += _laid_out(prediction.terms["step"], step, at_us)

@@ -71,7 +71,7 @@ class Workload:
     def __post_init__(self) -> None:
         require_whole("batch", self.batch, 1, MAX_BATCH)
         require_whole("steps", self.steps, 1, None)
-        if not isinstance(self.temperature, (int, float)) or not 0 <= self.temperature < math.inf:
+        if isinstance(self.temperature, bool) or not isinstance(self.temperature, (int, float)) or not 0 <= self.temperature < math.inf:
             raise BadInput(f"temperature is {self.temperature!r}; it must be a finite number of at least 0 (0 is greedy)")
         require_word("precision", self.precision, PRECISIONS)
         require_word("rounding", self.rounding, ROUNDINGS)

@@ -101,6 +101,7 @@ def test_no_material_gain_when_measured_calls_overlap():
 def test_inconclusive_when_a_series_lost_its_samples(name):
     decision = verdict([], _replaced(name, "inconclusive"))
     assert decision.verdict == INCONCLUSIVE and "throttling" in decision.reasons[0]
+    assert not any("inf" in reason.split() for reason in decision.reasons), "what was lost has no break-even"
 
 
 def _replaced(name, status):

@@ -32,6 +32,8 @@ def test_words_are_those_of_the_design():
     ("temperature", -0.1, "temperature is -0.1; it must be a finite number of at least 0"),
     ("temperature", float("nan"), "temperature is nan"),
     ("temperature", float("inf"), "temperature is inf"),
+    ("temperature", True, "temperature is True; it must be a finite number of at least 0"),
+    ("temperature", "1", "temperature is '1'; it must be a finite number of at least 0"),
     ("precision", "fp8", "precision is 'fp8'; choose one of bf16, int8x2"),
     ("rounding", "up", "rounding is 'up'; choose one of once, twice, none"),
     ("logits_kept", 1, "logits_kept is 1; it must be True or False"),
