@@ -72,7 +72,7 @@ class BandwidthCurve:
         if not sizes or len(sizes) != len(self.figures):
             raise BadInput(f"a curve has {len(sizes)} footprints and {len(self.figures)} figures; give one figure for each")
         if not sizes[0] > 0 or not all(low < high < math.inf for low, high in zip(sizes, sizes[1:])):
-            raise BadInput("the footprints of a curve must be finite, above 0 and strictly rising")
+            raise BadInput("the footprints of a curve must be above 0, finite and strictly rising")
         if any(figure.unit != "B/s" or figure.value <= 0 for figure in self.figures):
             raise BadInput("the figures of a curve must be bandwidths above 0 in B/s")
 

@@ -45,7 +45,7 @@ READ = Figure(1e12, "B/s", "measured", "made up")
     (lambda: shard_of(QWEN, 0), "ranks is 0; it must be at least 1"),
     (lambda: given(NAN), "the time of a phase is nan"),
     (lambda: given(5.0, (6.0, 7.0)), "the time of a phase is 5.0 with the interval .6.0, 7.0.; .*between the interval's ends"),
-    (lambda: BandwidthCurve((1.0, NAN), (READ, READ)), "footprints of a curve must be finite"),
+    (lambda: BandwidthCurve((1.0, NAN), (READ, READ)), "footprints of a curve must be above 0, finite"),
 ])
 def test_what_cannot_be_is_refused(ask, words):
     with pytest.raises(BadInput, match=words):

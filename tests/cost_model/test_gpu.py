@@ -94,14 +94,14 @@ def test_h200_facts():
 
 
 def test_a_missing_fact_names_gpu_facts_reason_and_remedy():
-    gpu = load_gpu("l40s", calibrated=False)
+    gpu = load_gpu("h20", calibrated=False)
     with pytest.raises(MissingFact) as error:
-        gpu.require(["sm_count", "l2_bytes", "exchange_us"])
+        gpu.require(["sm_count", "boost_clock_mhz", "exchange_us"])
     message = str(error.value)
-    assert message.startswith("l40s lacks l2_bytes, exchange_us") and "unresolved" in message and "wts-lab calibrate" in message
-    with pytest.raises(MissingFact, match="l40s lacks l2_bytes"):
-        gpu.value("l2_bytes")
-    assert not gpu.has("l2_bytes") and gpu.has("sm_count")
+    assert message.startswith("h20 lacks boost_clock_mhz, exchange_us") and "no source read gives it" in message and "wts-lab calibrate" in message
+    with pytest.raises(MissingFact, match="h20 lacks boost_clock_mhz"):
+        gpu.value("boost_clock_mhz")
+    assert not gpu.has("boost_clock_mhz") and gpu.has("sm_count")
 
 
 def test_an_unknown_gpu_lists_the_known_and_guesses():

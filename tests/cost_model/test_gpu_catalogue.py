@@ -23,8 +23,8 @@ EVERY_GPU = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.id)
 
 
 def test_the_catalogue_holds_the_gpus_that_users_have():
-    assert len(GPUS) == 24 and len(WITH_CLOCKED_RATE) >= 8 and len(WITH_BOTH_RATES) >= 15
-    for wanted in ("a100-sxm-80gb", "l40s", "rtx-4090", "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "b300-sxm", "rtx-5090"):
+    assert len(GPUS) == 25 and len(WITH_CLOCKED_RATE) >= 8 and len(WITH_BOTH_RATES) >= 15
+    for wanted in ("a100-sxm-80gb", "l40s", "rtx-4090", "h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "h20", "gh200", "rtx-pro-6000-server", "rtx-pro-6000-workstation", "b200-sxm", "b300-sxm", "rtx-5090"):
         assert wanted in list_gpus()
 
 
