@@ -97,12 +97,12 @@ def select_cases(names: Sequence[str]) -> tuple[Case, ...]:
 
 def build_kernels(cases: Sequence[Case], gpu: Gpu, arch: str) -> None:
     """Build every kernel of the cases, several at a time; raises what `plan_walk` and `build_walk` raise."""
-    from wts_lab.build import build_walk, build_workspace
+    from wts_lab.build import build_walk
     from wts_lab.walk_plan import plan_walk
 
     specs = [plan_walk(gpu, case.head(gpu.sm_count), **case.options()).spec for case in cases]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda build: build(), [lambda: build_workspace(arch), *(lambda spec=spec: build_walk(spec, arch) for spec in specs)]))
+        list(pool.map(lambda spec: build_walk(spec, arch), specs))
 
 
 def make_inputs(case: Case) -> tuple[Any, dict[str, torch.Tensor]]:

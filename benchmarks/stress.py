@@ -27,7 +27,7 @@ from wts_lab.stress import ROWS, StressResult, stress_exchange
 
 STRESS_PROBE = "stress"
 DEFAULT_ROWS = (1, 4, 8, 32)
-DEFAULT_EXCHANGES = ("near-lines", "dense-lines")
+DEFAULT_EXCHANGES = ("spread-lines", "dense-lines")
 SECONDS = 2.0
 
 

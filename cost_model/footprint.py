@@ -62,10 +62,9 @@ class Kernel:
         """Whether warpgroups multiply."""
         return self.products == "warpgroup"
 
-    @property
-    def matrix_reads(self) -> int:
-        """Times that each resident tile is read in a step."""
-        return 1 if self.grouped else self.quads
+    def group_reads(self, placement: Placement) -> int:
+        """Times that warpgroups read each resident tile in a step: once for four quads, but once for all where tiles stream."""
+        return 1 if placement.streamed_tiles else -(-self.quads // 4)
 
     @property
     def quads(self) -> int:
@@ -146,14 +145,17 @@ class KernelLimits:
         led_row_registers: of each further batch row that a warp exchanges words of.
         stream_registers: the staging ring.
         wide_registers: of 64-bit words, for each accumulator.
+        quads_registers: of the loop over several quads.
         quad_registers: running best and base logits of each quad, where streamed tiles are multiplied with all of them.
         exact_registers: of fp32 logits (rounding `none`), for each accumulator.
         noise_registers: of noise where several quads are walked; noise_quad_registers: the same for each quad that a streamed tile is
             multiplied with.
         gated_registers: of latents that leaders compute, where several quads are walked.
         recurrent_stream_registers: of a state beside the staging ring.
-        group_registers: of a warpgroup's fragments, beside the overhead; group_long_registers: the same where a tile has more than 8 k-steps.
-        group_wide_registers, group_wide_quad_registers: of 64-bit words, once and for each quad.
+        group_registers: of a warpgroup, for each quad that it multiplies at once, beside sums and base logits: best row, scales and place
+            of its base logits; group_stream_registers: where tiles stream, too.
+        group_recurrent_registers: of a warpgroup beside a state; group_readings_registers: where it reads its tiles more than once.
+        group_wide_registers: of a warpgroup's 64-bit words.
         max_registers: the instruction set's limit for a thread.
     """
 
@@ -161,16 +163,18 @@ class KernelLimits:
     led_row_registers: int = 6
     stream_registers: int = 14
     wide_registers: int = 1
+    quads_registers: int = 1
     quad_registers: int = 3
     exact_registers: int = 3
     noise_registers: int = 32
     noise_quad_registers: int = 6
     gated_registers: int = 4
     recurrent_stream_registers: int = 8
-    group_registers: int = 25
-    group_long_registers: int = 57
-    group_wide_registers: int = 4
-    group_wide_quad_registers: int = 8
+    group_registers: int = 4
+    group_stream_registers: int = 3
+    group_recurrent_registers: int = 31
+    group_readings_registers: int = 7
+    group_wide_registers: int = 64
     max_registers: int = 255
 
 
@@ -215,7 +219,7 @@ def registers_claim(placement: Placement, rank: int, precision: str, kernel: Ker
     """
     resident = placement.register_slots * fragment_registers(rank, precision) + limits.overhead_registers
     resident += (-(-kernel.rows // placement.warps) - 1) * limits.led_row_registers + limits.stream_registers * (placement.streamed_tiles > 0)
-    wanted = resident + (_group_registers(rank, kernel, limits) if kernel.grouped else _warp_registers(placement, kernel, limits))
+    wanted = resident + (_group_registers(placement, kernel, limits) if kernel.grouped else _warp_registers(placement, kernel, limits))
     cap = register_cap(placement.warps, limits=limits)
     return RegisterClaim(min(wanted, cap), wanted, wanted > cap)
 
@@ -227,6 +231,7 @@ def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) 
     sums = accumulator_groups(placement, kernel) * (4 + wide)
     if streams and kernel.quads > 1:
         sums = max(sums, 4 * together + limits.quad_registers * kernel.quads)
+    sums += limits.quads_registers * (kernel.quads > 1)
     if kernel.sampling and kernel.quads > 1:
         sums += limits.noise_registers + together * limits.noise_quad_registers * streams
     if kernel.head == "gated" and kernel.quads > 1:
@@ -236,11 +241,11 @@ def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) 
     return sums
 
 
-def _group_registers(rank: int, kernel: Kernel, limits: KernelLimits) -> int:
-    """Sums of the slots in flight (two, but one where many rows want the registers), fragments, best rows and base logits."""
-    in_flight = 2 if kernel.quads <= 4 else 1
-    registers = (4 * in_flight + limits.quad_registers) * kernel.quads
-    registers += limits.group_long_registers if rank > 256 else limits.group_registers
-    if kernel.rounding == "none":
-        registers += limits.group_wide_registers + limits.group_wide_quad_registers * kernel.quads
-    return registers
+def _group_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) -> int:
+    """Of each quad that is multiplied at once (up to four, but all where tiles stream) the sums of two slots, base logits of those ahead, and more."""
+    streams = placement.streamed_tiles > 0
+    together = -(-kernel.quads // kernel.group_reads(placement))
+    ahead = 7 if together <= 2 else 3 if together == 4 else 2
+    registers = (4 * 2 + ahead + limits.group_registers + limits.group_stream_registers * streams) * together
+    registers += limits.group_readings_registers * (kernel.group_reads(placement) > 1)
+    return registers + limits.group_wide_registers * kernel.wide(placement) + limits.group_recurrent_registers * (kernel.head in RECURRENT_KINDS)

@@ -33,8 +33,11 @@ MAX_WARPS = 32
 WARPGROUP_CAPABILITY = (9, 0)
 """Compute capability of the GPUs whose warpgroups multiply (`wgmma`, in the instruction set of sm_90a alone)."""
 
-WARPGROUP_ROWS = 16
-"""Batch rows from which that is faster on an H200: with 8 it was slower by a sixth, with 16 and 32 faster by a ninth and a sixth (docs/kernel.md)."""
+WARPGROUP_ROWS = 8
+"""Batch rows from which that is faster on an H200: with 4 it was slower by an eighth, with 8 faster by a sixth (docs/kernel.md)."""
+
+STREAMED_WARPGROUP_ROWS = 16
+"""The same where tiles stream, which come a warp at a time; fewer rows are not measured."""
 
 
 class PlanError(BadInput):
@@ -126,7 +129,7 @@ def kernel_beside(placement: Placement, gpu: Gpu, head: Head, precision: str, *,
     """Return the kernel of a head that goes with a placement: it keeps the block's share of the state matrices, or what the tiles leave
     room for."""
     bares = _bare_kernels(gpu, head, precision, placement.warps, rows, rounding, sampling)
-    bare = next((one for one in bares if not registers_claim(placement, head.rank, precision, one).spills), bares[-1])
+    bare = next((one for one in bares if _suits(placement, one) and not registers_claim(placement, head.rank, precision, one).spills), bares[-1])
     room = _shared_limit(gpu) - shared_bytes(placement, head.rank, precision, bare)
     return _keeping(bare, state_placement(head, gpu.sm_count if grid_blocks is None else grid_blocks, room))
 
@@ -154,6 +157,11 @@ def _bare_kernels(gpu: Gpu, head: Head, precision: str, warps: int, rows: int, r
 def _keeping(kernel: Kernel, kept: tuple[int, int]) -> Kernel:
     """Return the kernel that keeps so many rows of the state matrix and of the projector."""
     return replace(kernel, state_rows=kept[0], projector_rows=kept[1])
+
+
+def _suits(placement: Placement, kernel: Kernel) -> bool:
+    """Whether who multiplies is meant for a placement, too."""
+    return not (kernel.grouped and placement.streamed_tiles and kernel.rows < STREAMED_WARPGROUP_ROWS)
 
 
 def _shared_limit(gpu: Gpu) -> int:
@@ -253,7 +261,7 @@ def _fitting(gpu: Gpu, request: _Request) -> Iterator[Placement]:
         for staging_slots in range(min(left, fit) + 1):
             most = min(fit - staging_slots, left - (1 if staging_slots else 0)) if resident else 0
             candidates = (_placement(request, register_slots, shared_slots, staging_slots) for shared_slots in range(most, -1, -1))
-            fitting = (one for one in candidates if one and capacity_problem(one, gpu, request.rank, request.precision, request.kernel) is None)
+            fitting = (one for one in candidates if one and _suits(one, request.kernel) and capacity_problem(one, gpu, request.rank, request.precision, request.kernel) is None)
             yield from islice(fitting, 1)
 
 
@@ -297,7 +305,7 @@ NOMINAL_SHARED_BYTES_A_CYCLE = 128
 UNKNOWN_CLOCK_MHZ = 1000.0
 
 NOMINAL_MMA_SHARE = 0.65
-"""Share of the dense tensor rate that `mma.sync` reaches on Hopper (Luo et al. 2024: 62.9 to 67.8 %); balance only."""
+"""Share of the dense tensor rate that `mma.sync` reaches on Hopper (Luo et al. 2024: 62.9 to 67.8 %; `wgmma` reaches all of it); balance only."""
 
 
 def _cost(placement: Placement, gpu: Gpu, request: _Request) -> tuple:
@@ -321,15 +329,19 @@ def _stream_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
 
 
 def _shared_excess_us(placement: Placement, gpu: Gpu, request: _Request) -> float:
-    """Shared-memory reads of a step that the products do not hide: resident tiles once a quad, streamed ones once for four quads;
-    all of them once by warpgroups.
+    """Shared-memory reads of a step that the products do not hide. By warps resident tiles are read once a quad, streamed ones once for
+    four quads; by warpgroups resident tiles once for four quads, streamed ones once, and for each reading of four tiles their operand, too.
 
     Of a GPU whose tensor rate is not known (one that is in no catalogue, say) half of the tiles are taken to hide, at a clock of 1 GHz
     where that is not known either: that orders placements, and says nothing about time.
     """
     kernel, size = request.kernel, terms.tile_bytes(request.rank, request.precision)
-    streamed_reads = 1 if kernel.grouped else -(-kernel.quads // 4)
-    read = (placement.shared_tiles * kernel.matrix_reads + placement.streamed_tiles * streamed_reads) * size
+    if kernel.grouped:
+        reads, streamed_reads, share = kernel.group_reads(placement), 1, 1.0
+        operand = placement.tiles / 4 * 2 * kernel.rows * request.rank
+    else:
+        reads, streamed_reads, share, operand = kernel.quads, -(-kernel.quads // 4), NOMINAL_MMA_SHARE, 0.0
+    read = (placement.shared_tiles * reads + placement.streamed_tiles * streamed_reads) * size + operand
     rate = "int8_dense_ops_per_s" if request.precision == "int8x2" else "bf16_dense_flops_per_s"
     clock_mhz = _clock_mhz(gpu)
     if not (gpu.has(rate) and gpu.has("boost_clock_mhz")):
@@ -337,7 +349,7 @@ def _shared_excess_us(placement: Placement, gpu: Gpu, request: _Request) -> floa
         return max(0.0, us_from_cycles((read - hidden) / NOMINAL_SHARED_BYTES_A_CYCLE, clock_mhz))
     shared_us = us_from_cycles(read / NOMINAL_SHARED_BYTES_A_CYCLE, clock_mhz)
     operations = kernel.quads * terms.product_operations(placement.tiles, request.rank, request.precision, 1)
-    return max(0.0, shared_us - SHARED_HEADROOM * terms.products_us(operations, gpu.value(rate) / gpu.sm_count * NOMINAL_MMA_SHARE))
+    return max(0.0, shared_us - SHARED_HEADROOM * terms.products_us(operations, gpu.value(rate) / gpu.sm_count * share))
 
 
 def _clock_mhz(gpu: Gpu) -> float:

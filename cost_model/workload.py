@@ -31,13 +31,13 @@ REFERENCE = "torch-stepwise"
 ENGINE = "sglang-0.5.23"
 """The engine whose stepwise paths are the baseline."""
 
-EXCHANGES = ("near-lines", "spread-lines", "dense-lines")
-"""Where the words lie that the blocks of a walk exchange: on cache lines measured to be near to all, on lines a kilobyte apart, or packed."""
+EXCHANGES = ("spread-lines", "dense-lines")
+"""Where the words lie that the blocks of a walk exchange: each unit of 16 bytes on a cache line of its own, or packed."""
 
-DEFAULT_EXCHANGE = "near-lines"
+DEFAULT_EXCHANGE = "spread-lines"
 """The exchange of a walk that nobody asked another of: the only one that settings stand for and the model describes."""
 
-FORMER_EXCHANGES = ("slots-x1",)
+FORMER_EXCHANGES = ("slots-x1", "near-lines")
 """The exchange of walks recorded before there was a choice of lines: the default of its time."""
 
 MAX_BATCH = 32

@@ -132,7 +132,7 @@ def test_swept_placements_hold_the_whole_matrix_and_differ_in_their_split():
     assert by_registers == {24, 32, 40, 48}
     assert {case.placement.staging_tiles // 8 for case in cases if case.mode == "streaming" and case.placement.warps == 8} == {1, 2, 4, 6}
     for group in group_cases(find("exchanges").cases):
-        assert [case.exchange for case in group] == ["near-lines", "spread-lines", "dense-lines"]
+        assert [case.exchange for case in group] == ["spread-lines", "dense-lines"]
 
 
 def test_a_grid_is_recorded_in_parts_that_together_are_the_grid():
@@ -238,7 +238,7 @@ def test_phases_are_recorded_with_the_clock_and_the_commit_given(monkeypatch, tm
 
     case = resident_case(*DISSECTED[-1][:1])
     walk = SimpleNamespace(
-        grid_blocks=132, placement=Placement(8, 40, 32, 0, 0), exchange="near-lines",
+        grid_blocks=132, placement=Placement(8, 40, 32, 0, 0), exchange="spread-lines",
         build=SimpleNamespace(registers_per_thread=255, spill_bytes=0),
     )  # fmt: skip
     asked = []

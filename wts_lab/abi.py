@@ -40,7 +40,7 @@ CONSTANTS = {
     "kStatusStalled": 1,
     "kStatusAnchor": 2,
     "kPhases": 5,
-    "kPrefetchSteps": 3,  # base logits are asked of L2 so many steps ahead
+    "kPrefetchSteps": 2,  # base logits are asked of L2 so many steps ahead
     "kFirstPollClocks": 200,  # from a publication to the first look at the words
     "kFragmentsInFlight": 3,  # of shared memory a thread: loads ahead of their products
 }
@@ -71,7 +71,6 @@ PARAMETER_FIELDS: tuple[tuple[str, str], ...] = (
     ("temperatures", "const float*"),  # [batch] or null
     ("noise_offset", "int64_t*"),  # [1] or null
     ("slots", "char*"),  # exchange words
-    ("slot_places", "const int32_t*"),  # [2, rows, units]: byte offsets in slots
     ("state_slots", "uint64_t*"),  # words of the state exchange; RNN and Domino
     ("control", "uint32_t*"),  # [kControlWords]
     ("phase_clocks", "int64_t*"),  # [grid, kPhases]; phases probe only
@@ -82,6 +81,7 @@ PARAMETER_FIELDS: tuple[tuple[str, str], ...] = (
     ("target_vocab_size", "int32_t"),
     ("batch", "int32_t"),
     ("steps", "int32_t"),  # positions of the walk
+    ("unit_stride", "int32_t"),  # bytes between exchange units
     ("matrix_stays_in_l2", "int32_t"),  # whether the shard's loads leave the matrix in L2
     ("expected_blocks", "int32_t"),  # words to wait for: the grid, but for a test that wants a stall
     ("max_polls", "uint32_t"),  # bound of every wait

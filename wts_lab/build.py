@@ -307,12 +307,6 @@ def build_walk(
     )
 
 
-def build_workspace(arch: str, *, log: Log | None = None, cancel: threading.Event | None = None) -> BuildRecord:
-    """Builds the library that measures the lines of a workspace."""
-    folder = abi.csrc_root() / "workspace"
-    return compile_library("wts-workspace", sorted(folder.glob("*.cu")), arch, (folder,), log=log, cancel=cancel)
-
-
 def build_probes(arch: str, *, log: Log | None = None, cancel: threading.Event | None = None) -> BuildRecord:
     """Builds the library of micro-measurements, every file of ``csrc/probes`` in one."""
     folder = abi.csrc_root() / "probes"

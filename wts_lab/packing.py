@@ -16,6 +16,9 @@ A latent row is stored as the B fragment: lane ``t`` of an instruction's column 
   after ``2 r`` bytes come ``s1`` and ``s2`` as float32 and 8 zero bytes;
 - bf16: the element at byte ``32 k + 8 t + 4 h + 2 j`` is ``u[16 k + 8 h + 2 t + j]``.
 
+A matrix *by rows* is for warpgroups (`wgmma`), which read shared memory in cores of 8 instruction rows and 16 bytes: of each tile and k-step
+its 32 pieces are row ``l % 8 + 8 (l / 8 % 2)`` of the instruction and half ``l / 16`` of the depth, for int8 the elements ``32 k + 16 (l / 16)`` on.
+
 All functions are single permuted copies on the tensor's own device (four bytes, ``j``, always move together).
 """
 
@@ -45,10 +48,14 @@ def count_tiles(vocab_size: int) -> int:
     return tiles_of(vocab_size)
 
 
-def pack_matrix_int8(codes: torch.Tensor) -> torch.Tensor:
-    """int8 ``[V, r]`` to uint8 ``[tiles, r/32, 32, 16]`` (order in the module docstring)."""
+def pack_matrix_int8(codes: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
+    """int8 ``[V, r]`` to uint8 ``[tiles, r/32, 32, 16]``, as fragments or ``by_rows`` (orders in the module docstring)."""
     _check_matrix(codes, torch.int8, "codes")
-    return _to_fragments(_pad_rows(codes), INT8_DEPTH)
+    fragments = _to_fragments(_pad_rows(codes), INT8_DEPTH)
+    if not by_rows:
+        return fragments
+    words = fragments.view(torch.int32).view(*fragments.shape[:2], 8, 4, 4)  # [tile, k, g, t, i]
+    return words.permute(0, 1, 4, 2, 3).contiguous().view(*fragments.shape[:2], LANES, 4).view(torch.uint8)
 
 
 def unpack_matrix_int8(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:

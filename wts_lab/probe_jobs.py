@@ -145,7 +145,7 @@ def _exchange_job(
 
     def prepare() -> tuple[Timed, Callable[[], None]]:
         state = ExchangeState(device, blocks, rows, wide, exchange)
-        pointers = (state.workspace.slots.data_ptr(), state.workspace.places.data_ptr(), state.agreed.data_ptr(), state.status.data_ptr())
+        pointers = (state.workspace.slots.data_ptr(), state.workspace.unit_stride, state.agreed.data_ptr(), state.status.data_ptr())
 
         def timed(rounds: int) -> Callable[[], None]:
             return lambda: library.launch(

@@ -18,8 +18,8 @@ EXCHANGE_WARPS = 8
 _POINTER, _INT, _SIZE, _WORD = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint32
 
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    # slots, places, agreed, status, blocks, rows, wide, rounds, first_epoch, max_polls, stream
-    "walk_exchange": (_INT, (_POINTER, _POINTER, _POINTER, _POINTER, _INT, _INT, _INT, _INT, _WORD, _WORD, _POINTER)),
+    # slots, unit_stride, agreed, status, blocks, rows, wide, rounds, first_epoch, max_polls, stream
+    "walk_exchange": (_INT, (_POINTER, _INT, _POINTER, _POINTER, _INT, _INT, _INT, _INT, _WORD, _WORD, _POINTER)),
     # ring, cursor, hops, stream
     "chase": (_INT, (_POINTER, _POINTER, _INT, _POINTER)),
     # data, bytes, passes, kind, blocks, threads, sink, stream
@@ -112,7 +112,7 @@ class ProbeDevice:
         """Words of a grid, zeroed: :class:`wts_lab.workspace.Workspace`."""
         from wts_lab.workspace import Workspace
 
-        return Workspace.make(exchange_spec(rows, wide), blocks, exchange, self._device, self.arch)
+        return Workspace.make(exchange_spec(rows, wide), blocks, exchange, self._device)
 
     def capture(self, launch: Callable[[], None]) -> Callable[[], None]:
         """A CUDA graph of what ``launch`` enqueues; returns its replay."""

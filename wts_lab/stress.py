@@ -137,7 +137,7 @@ class _StressedWords:
         self._expected_blocks = self.grid_blocks + missing_blocks
         self._library = ctypes.CDLL(str(build_stress(arch, log=log).library))
         self._library.wts_stress_error.restype = ctypes.c_char_p
-        self._workspace = Workspace.make(exchange_spec(rows, wide), self.grid_blocks, exchange, device, arch, log=log)
+        self._workspace = Workspace.make(exchange_spec(rows, wide), self.grid_blocks, exchange, device)
         self._counts = torch.zeros(2, dtype=torch.int64, device=device)
         self._epoch, self.mismatches, self.stalls = 1, 0, 0
 
@@ -151,12 +151,10 @@ class _StressedWords:
 
     def _launch(self, rounds: int, batch: int) -> None:
         stream = self._torch.cuda.current_stream().cuda_stream
-        slots, places, counts = (
-            ctypes.c_void_p(tensor.data_ptr()) for tensor in (self._workspace.slots, self._workspace.places, self._counts)
-        )
+        slots, counts = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (self._workspace.slots, self._counts))
         numbers = (self.grid_blocks, self._expected_blocks, VOCAB_TILES, self._rows, int(self._wide), batch, rounds)
         error = self._library.wts_stress_exchange(
-            slots, places, counts, *map(ctypes.c_int, numbers), ctypes.c_uint32(self._epoch), *self._seeds,
+            slots, self._workspace.unit_stride, counts, *map(ctypes.c_int, numbers), ctypes.c_uint32(self._epoch), *self._seeds,
             ctypes.c_uint32(self._max_polls), ctypes.c_void_p(stream),
         )
         if error:

@@ -140,11 +140,11 @@ class Walk:
         self._library = ctypes.CDLL(str(self.build.library))
         self._library.wts_error_string.restype = ctypes.c_char_p
         self.description = self._describe()
-        self._weights = prepare_weights(head, precision, self.device, draft_to_target)
+        self._weights = prepare_weights(head, precision, self.device, draft_to_target, by_rows=self.spec.products == "warpgroup")
         if self._weights.pool is not None:
             self._weights.pool.check_batch(max_batch)
         self._bad_anchors = torch.zeros(max_batch, dtype=torch.bool, device=self.device)  # of pooled rows; of others the control block tells
-        self.workspace = Workspace.make(self.spec, self.grid_blocks, exchange, self.device, arch, log=log)
+        self.workspace = Workspace.make(self.spec, self.grid_blocks, exchange, self.device)
         self.phase_clocks = torch.zeros((self.grid_blocks, abi.CONSTANTS["kPhases"]), dtype=torch.int64, device=self.device)
         self._params = self._parameters(expected_blocks or self.grid_blocks, max_polls)
         self._addresses = tuple(
@@ -177,7 +177,7 @@ class Walk:
         return abi.WalkParams(
             matrix=_address(weights.matrix), row_scales=_address(weights.row_scales), token_table=_address(weights.token_table),
             state_matrix=_address(weights.state_matrix), projector=_address(weights.projector),
-            draft_to_target=_address(weights.draft_to_target), slots=_address(workspace.slots), slot_places=_address(workspace.places),
+            draft_to_target=_address(weights.draft_to_target), slots=_address(workspace.slots), unit_stride=workspace.unit_stride,
             state_slots=_address(workspace.states), control=_address(workspace.control), phase_clocks=_address(self.phase_clocks),
             vocab_size=rows, vocab_tiles=packing.count_tiles(rows),
             target_vocab_size=self.shape.target_vocab_size, matrix_stays_in_l2=self.matrix_stays_in_l2, expected_blocks=expected_blocks, max_polls=max_polls,

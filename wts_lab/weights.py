@@ -30,8 +30,10 @@ class Weights:
     pool: CandidatePool | None = None
 
 
-def prepare_weights(head: DraftHead, precision: str, device: torch.device, draft_to_target: torch.Tensor | None = None) -> Weights:
-    """Pack a head for a walk in ``int8x2`` or ``bf16``.
+def prepare_weights(
+    head: DraftHead, precision: str, device: torch.device, draft_to_target: torch.Tensor | None = None, *, by_rows: bool = False
+) -> Weights:
+    """Pack a head for a walk in ``int8x2`` or ``bf16``; ``by_rows`` for kernels that multiply by warpgroups.
 
     Raises ``ValueError`` for weights that are not finite and for a map that does not fit the vocabularies.
     """
@@ -50,16 +52,16 @@ def prepare_weights(head: DraftHead, precision: str, device: torch.device, draft
     if head.candidate_pool is not None:
         pool = CandidatePool(head, precision, to_target)
         return Weights(head, None, None, _table(head, precision), state_matrix, projector, None, pool)
-    matrix, scales = _matrix(head, precision)
+    matrix, scales = _matrix(head, precision, by_rows)
     return Weights(head, matrix, scales, _table(head, precision), state_matrix, projector, to_target)
 
 
-def _matrix(head: DraftHead, precision: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _matrix(head: DraftHead, precision: str, by_rows: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The packed projection, and its row scales in ``int8x2``."""
     projection = head.projection.detach()[: head.shape.vocab_size]
     if precision == "int8x2":
         codes, row_scales = quantize.quantize_rows(projection)
-        return packing.pack_matrix_int8(codes), packing.pack_scales(row_scales)
+        return packing.pack_matrix_int8(codes, by_rows=by_rows), packing.pack_scales(row_scales)
     return packing.pack_matrix_bf16(projection.to(torch.bfloat16)), None
 
 

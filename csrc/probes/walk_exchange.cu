@@ -14,12 +14,12 @@ int launch(wts::WalkParams params, int32_t* agreed, uint32_t* status, int blocks
 }  // namespace
 
 // first_epoch continues where the last launch on the same slots ended, and is 1 after zeroing them.
-WTS_PROBE_API int wts_probe_walk_exchange(char* slots, const int32_t* places, int32_t* agreed, uint32_t* status, int blocks, int rows,
+WTS_PROBE_API int wts_probe_walk_exchange(char* slots, int unit_stride, int32_t* agreed, uint32_t* status, int blocks, int rows,
                                           int wide, int rounds, uint32_t first_epoch, uint32_t max_polls, cudaStream_t stream) {
   if (blocks < 1 || blocks > wts::kMaxBlocks) return cudaErrorInvalidValue;
   wts::WalkParams params = {};
   params.slots = slots;
-  params.slot_places = places;
+  params.unit_stride = unit_stride;
   params.expected_blocks = blocks;
   params.vocab_tiles = blocks * wts_probe::kBlockTiles;
   params.max_polls = max_polls;

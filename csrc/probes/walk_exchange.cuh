@@ -2,7 +2,7 @@
 // round.
 //
 // Each round's words depend on the winner of the round before, so rounds cannot overlap; their draws are made while the words travel.
-// Buffers: slots and places as wts_lab/workspace.py makes them; agreed int32 [blocks, rows], the last winners; status uint32[1], 0 or
+// Buffers: slots as wts_lab/workspace.py makes them; agreed int32 [blocks, rows], the last winners; status uint32[1], 0 or
 // 1 + the round that stalled. The grid is launched cooperatively.
 #pragma once
 #include "offers.cuh"

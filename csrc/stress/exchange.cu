@@ -18,13 +18,13 @@ int launch(wts::WalkParams params, unsigned long long* counts, int blocks, int r
 
 // first_epoch continues where the last launch on the same slots ended, and is 1 after zeroing them; batch is at most rows, and
 // checked_seed equals seed unless the check itself is tested. expected_blocks above blocks stalls.
-extern "C" int wts_stress_exchange(char* slots, const int32_t* places, unsigned long long* counts, int blocks, int expected_blocks,
+extern "C" int wts_stress_exchange(char* slots, int unit_stride, unsigned long long* counts, int blocks, int expected_blocks,
                                    int vocab_tiles, int rows, int wide, int batch, int rounds, uint32_t first_epoch, uint64_t seed,
                                    uint64_t checked_seed, uint32_t max_polls, cudaStream_t stream) {
   if (blocks < 1 || blocks > wts::kMaxBlocks || vocab_tiles < blocks || batch < 1 || batch > rows) return cudaErrorInvalidValue;
   wts::WalkParams params = {};
   params.slots = slots;
-  params.slot_places = places;
+  params.unit_stride = unit_stride;
   params.expected_blocks = expected_blocks;
   params.vocab_tiles = vocab_tiles;
   params.batch = batch;

@@ -10,6 +10,9 @@
 // of the registers. Neighbouring slots go to different groups, so that consecutive products do not wait for each other. From 4
 // batch rows on a column pair is a batch row, and more than 4 are walked in `quads` of 4, each reading the matrix once.
 //
+// Warpgroups multiply a slot's tiles, four at once, with up to four quads: 8 columns a quad. What they multiply lies in shared memory by
+// rows, so their matrix is packed so, too; a fragment in registers is four words of it (wts_lab/packing.py).
+//
 // Tiers. Register and shared slots alternate evenly over the resident positions, so that reads of shared memory spread over
 // the products; streamed slots come last.
 #pragma once
@@ -54,6 +57,8 @@ struct WalkConfig {
   // The 32 bytes keep k-steps, which the lanes of a warp write side by side, in different banks.
   static constexpr int half_bytes = 2 * Rows * 16, operand_step_bytes = 2 * half_bytes + 32;
   static constexpr int operand_bytes = k_steps * operand_step_bytes;
+  // Shared tiles of a warpgroup, four side by side: [k-step][half of its 32 elements][64 rows][16 bytes].
+  static constexpr int group_step_bytes = 4 * k_step_bytes, group_half_bytes = group_step_bytes / 2;
   static constexpr int latents_bytes = grouped ? operand_bytes + Rows * kLatentHeaderBytes : Rows * latent_stride;
 
   static constexpr int together = Rows < 4 ? Rows : 4;  // batch rows of one product
@@ -63,7 +68,10 @@ struct WalkConfig {
   // warpgroup takes each slot alone.
   static constexpr bool streamed_alone = quads > 1;
   static constexpr int joint_slots = grouped ? 0 : streamed_alone ? resident_slots : slots;
-  static constexpr int sums_in_flight = quads <= 4 ? 2 : 1;  // of a warpgroup: a slot is multiplied while the one before it is selected from
+  // Quads of a warpgroup's products: four leave registers for tiles, but what streams is read once for all.
+  static constexpr int group_quads = quads < 4 || StreamedSlots > 0 ? quads : 4;
+  // Slots ahead of its selection that a warpgroup's base logits are asked for: as many as the registers allow.
+  static constexpr int wanted_ahead = group_quads <= 2 ? 7 : group_quads == 4 ? 3 : 2, slots_ahead = slots < wanted_ahead ? slots : wanted_ahead;
   static constexpr int least_groups = joint_slots < 3 ? joint_slots : 3;
   static constexpr int groups = (joint_slots + pack - 1) / pack < least_groups ? least_groups : (joint_slots + pack - 1) / pack;
   static constexpr int columns = groups == 0 ? 0 : (joint_slots + groups - 1) / groups;
@@ -104,7 +112,7 @@ struct WalkConfig {
   static_assert(columns <= pack, "a product has four column pairs");
   static_assert((StreamedSlots == 0) == (StagingEntries == 0), "streamed slots need a staging ring, and only they do");
   static_assert(!grouped || !Sampling, "sampled rows are multiplied by warps");
-  static_assert(!grouped || int8x2 && Warps % 4 == 0 && quads > 1, "warpgroups multiply int8x2 with 8, 16 or 32 rows");
+  static_assert(!grouped || int8x2 && Warps % 4 == 0 && Rows >= 4, "warpgroups multiply int8x2 with 4, 8, 16 or 32 rows");
   static_assert(grouped || quads <= 4 || StreamedSlots == 0 || StagingEntries >= tile_entries, "a tile is read twice for more than four quads: the ring holds it whole");
   static_assert(Wide || block_rows <= kNarrowRows, "a row's index in its block has 11 bits in a 32-bit word");
   static_assert(Wide || (!Sampling && R != Rounding::none), "fp32 values need 64-bit words");

@@ -1,9 +1,7 @@
 // Selection across blocks: for each batch row every block publishes one word, every block reads all words and takes their maximum.
 //
-// Words lie in *units* of 16 bytes (four narrow words or two wide ones, of neighbouring blocks), two buffers by epoch & 1. Where a
-// unit lies is a table of the host's: on an H200 a word that another multiprocessor has just written takes 270 to 320 clocks to
-// read from some cache lines and 440 to 510 from others, depending on the reader, so the host measures lines and takes
-// those that are near to all (wts_lab/exchange_lines.py). Units of one line belong to different batch rows of the same blocks.
+// Words lie in *units* of 16 bytes (four narrow words or two wide ones, of neighbouring blocks), two buffers by epoch & 1; units lie
+// unit_stride bytes apart (wts_lab/workspace.py).
 //
 // Two buffers suffice: a block writes epoch e + 2 only after it has read every word of e + 1, each written after its writer
 // had finished reading e. A word carries its own epoch, so relaxed accesses are enough: no other data is published through
@@ -96,36 +94,21 @@ struct Exchange {
   static constexpr int max_units = kMaxBlocks / W::in_unit, looks = (max_units + 31) / 32;  // units of a lane
 
   char* slots;
-  const int32_t* places;  // byte offset of each unit: [epoch & 1][row][unit]
-  int blocks, lane;       // blocks: words to wait for
+  int unit_stride;
+  int blocks, lane;  // blocks: words to wait for
   int grid_units;
-  int own[2];          // byte offset of this block's word in either buffer, where one batch row is walked
-  int theirs[2][looks];  // likewise of the units that this lane reads
   uint32_t published = 0;  // clock of the last publication
   uint32_t grid_reciprocal;
 
   __device__ __forceinline__ Exchange(const WalkParams& p, int lane_)
-      : slots(p.slots), places(p.slot_places), blocks(p.expected_blocks), lane(lane_),
-        grid_units((gridDim.x + W::in_unit - 1) / W::in_unit), grid_reciprocal(reciprocal_of(gridDim.x)) {
-#pragma unroll
-    for (int parity = 0; parity < 2; ++parity) {
-      own[parity] = C::rows == 1 ? own_word(parity, 0) : 0;
-#pragma unroll
-      for (int i = 0; i < looks; ++i) theirs[parity][i] = C::rows == 1 && lane + 32 * i < grid_units ? unit_offset(parity, 0, lane + 32 * i) : 0;
-    }
-  }
+      : slots(p.slots), unit_stride(p.unit_stride), blocks(p.expected_blocks), lane(lane_),
+        grid_units((gridDim.x + W::in_unit - 1) / W::in_unit), grid_reciprocal(reciprocal_of(gridDim.x)) {}
   __device__ __forceinline__ int units() const { return (blocks + W::in_unit - 1) / W::in_unit; }
-  __device__ __forceinline__ int unit_offset(uint32_t epoch, int row, int number) const {
-    return __ldg(places + ((epoch & 1u) * C::rows + row) * grid_units + number);
-  }
-  __device__ __forceinline__ int own_word(uint32_t epoch, int row) const {
-    return unit_offset(epoch, row, blockIdx.x / W::in_unit) + blockIdx.x % W::in_unit * static_cast<int>(sizeof(typename W::Word));
+  __device__ __forceinline__ char* unit(uint32_t epoch, int row, int number) const {
+    return slots + (((epoch & 1u) * C::rows + row) * grid_units + number) * unit_stride;
   }
   __device__ __forceinline__ void publish(typename W::Word word, uint32_t epoch, int row) {
-    publish_at(C::rows == 1 ? ((epoch & 1u) ? own[1] : own[0]) : own_word(epoch, row), word);
-  }
-  __device__ __forceinline__ void publish_at(int offset, typename W::Word word) {
-    if (lane == 0) store_word(reinterpret_cast<typename W::Word*>(slots + offset), word);
+    if (lane == 0) store_word(reinterpret_cast<typename W::Word*>(unit(epoch, row, blockIdx.x / W::in_unit)) + blockIdx.x % W::in_unit, word);
     published = short_clock();
   }
   // Units past the grid's never come: a test that wants a stall waits for them.
@@ -136,7 +119,6 @@ struct Exchange {
   __device__ __forceinline__ uint32_t wait(uint32_t epoch, const int (&row)[N], int vocab_tiles, uint32_t max_polls, int (&winner)[N]) const {
     uint4 seen[N][looks];
     uint32_t pending[N];
-    int from[N][looks];
     const int last_words = blocks - (units() - 1) * W::in_unit;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
@@ -145,8 +127,6 @@ struct Exchange {
       for (int i = 0; i < looks; ++i) {
         seen[n][i] = make_uint4(0, 0, 0, 0);
         if (row[n] >= 0 && lane + 32 * i < units()) pending[n] |= 1u << i;
-        if constexpr (C::rows == 1) from[n][i] = (epoch & 1u) ? theirs[1][i] : theirs[0][i];
-        else from[n][i] = awaited(pending[n], i) ? unit_offset(epoch, row[n], lane + 32 * i) : 0;
       }
     }
     if constexpr (C::rows <= 4)  // with more the words come later than that anyway
@@ -157,7 +137,7 @@ struct Exchange {
       for (int n = 0; n < N; ++n)
 #pragma unroll
         for (int i = 0; i < looks; ++i)
-          if (awaited(pending[n], i)) seen[n][i] = W::load(slots + from[n][i]);
+          if (awaited(pending[n], i)) seen[n][i] = W::load(unit(epoch, row[n], lane + 32 * i));
       bool done = true;
 #pragma unroll
       for (int n = 0; n < N; ++n) {

@@ -30,7 +30,6 @@ struct Leader {
   uint32_t epoch;  // of the last exchange; every warp counts along
   int64_t anchor[N];
   bool stalled_before = false;
-  int own[N] = {};  // byte offsets of the next words, where a leader has several or there are several leaders
   uint32_t known = 0;  // bit n: the anchor of row n is a target id
 
   __device__ __forceinline__ Leader(const WalkParams& p_, char* shared_, int warp_, int lane_)
@@ -66,13 +65,6 @@ struct Leader {
     }
     if (warp == 0 && lane == 0) *halt() = stalled_before;
     bring(token, 0, [] {});
-    look_up();
-  }
-  // Where the next words go: asked for a step ahead, since the table answers from L2.
-  __device__ __forceinline__ void look_up() {
-    if constexpr (C::rows > 1)
-#pragma unroll
-      for (int n = 0; n < N; ++n) own[n] = row(n) < 0 ? 0 : exchange.own_word(epoch + 1, row(n));
   }
 
   // The next latents of the led rows, or their tokens where the whole block advances a state; `meanwhile` runs as they travel.
@@ -143,11 +135,8 @@ struct Leader {
         word = key[n] | (epoch & Words<false>::epoch_mask);
         wanted[n] = first_row + kNarrowRows - 1 - ((key[n] >> kNarrowEpochBits) & (kNarrowRows - 1));
       }
-      if (row(n) < 0) continue;
-      if constexpr (C::rows == 1) exchange.publish(word, epoch, 0);
-      else exchange.publish_at(own[n], word);
+      if (row(n) >= 0) exchange.publish(word, epoch, row(n));
     }
-    look_up();
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       if (row(n) < 0) continue;

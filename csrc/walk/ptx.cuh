@@ -39,6 +39,24 @@ __device__ __forceinline__ uint4 load_fragment(const void* from, bool stays_in_l
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
   return v;
 }
+// The same fragment from a matrix packed by rows: a word from each of its four cores of 8 rows of 16 bytes. `from` is the lane's first word.
+__device__ __forceinline__ uint4 load_words(const char* from, bool stays_in_l2 = false) {
+  uint4 v;
+  if (stays_in_l2)
+    asm volatile("{ ld.global.cg.u32 %0, [%4]; ld.global.cg.u32 %1, [%4 + 128]; ld.global.cg.u32 %2, [%4 + 256]; ld.global.cg.u32 %3, [%4 + 384]; }"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "l"(from));
+  else
+    asm volatile("{ ld.global.nc.L1::no_allocate.u32 %0, [%4]; ld.global.nc.L1::no_allocate.u32 %1, [%4 + 128];\n"
+                 "ld.global.nc.L1::no_allocate.u32 %2, [%4 + 256]; ld.global.nc.L1::no_allocate.u32 %3, [%4 + 384]; }"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "l"(from));
+  return v;
+}
+// And from shared memory: lane l names row l of the four cores.
+__device__ __forceinline__ uint4 load_cores(uint32_t row) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(row) : "memory");
+  return v;
+}
 __device__ __forceinline__ uint32_t load_pair_past_l1(const uint16_t* from) {
   uint32_t pair;
   asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(pair) : "l"(from));
@@ -87,15 +105,24 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint4& a, uint2 b)
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
-// Products of a warpgroup (sm_90a): four tiles, one a warp, with N columns that lie in shared memory as [2 halves of a k-step][N][16 bytes].
+// Products of a warpgroup (sm_90a): four tiles, one a warp, with N columns that lie in shared memory as [2 halves of a k-step][N][16 bytes];
+// the tiles are fragments in registers, or lie in shared memory as [2 halves][64 rows][16 bytes].
 // They run on by themselves: sums and fragments belong to them from order_products to wait_products.
 __device__ void order_products();
 __device__ void commit_products();
+template <int Pending>  // groups, the youngest
 __device__ void wait_products();
 __device__ void publish_operand();  // writes of this thread to shared memory become visible to products that start behind the next barrier
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ __forceinline__ uint64_t operand_descriptor(uint32_t address, uint32_t half_bytes) {
   return (address >> 4 & 0x3fffu) | static_cast<uint64_t>(half_bytes >> 4) << 16 | static_cast<uint64_t>(128 >> 4) << 32;
+}
+__device__ __forceinline__ void multiply_group(int (&c)[1][4], const uint4& a, uint32_t operand, uint32_t half_bytes, bool adds) {
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %9, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, adds; }"
+      : "+r"(c[0][0]), "+r"(c[0][1]), "+r"(c[0][2]), "+r"(c[0][3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
 }
 __device__ __forceinline__ void multiply_group(int (&c)[2][4], const uint4& a, uint32_t operand, uint32_t half_bytes, bool adds) {
   asm volatile(
@@ -125,9 +152,44 @@ __device__ __forceinline__ void multiply_group(int (&c)[8][4], const uint4& a, u
         "+r"(c[6][0]), "+r"(c[6][1]), "+r"(c[6][2]), "+r"(c[6][3]), "+r"(c[7][0]), "+r"(c[7][1]), "+r"(c[7][2]), "+r"(c[7][3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
 }
+__device__ __forceinline__ void multiply_group(int (&c)[1][4], uint32_t tiles, uint32_t operand, uint32_t half_bytes, bool adds) {
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%0, %1, %2, %3}, %4, %5, adds; }"
+      : "+r"(c[0][0]), "+r"(c[0][1]), "+r"(c[0][2]), "+r"(c[0][3])
+      : "l"(operand_descriptor(tiles, 16 * 64)), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
+}
+__device__ __forceinline__ void multiply_group(int (&c)[2][4], uint32_t tiles, uint32_t operand, uint32_t half_bytes, bool adds) {
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+      "%8, %9, adds; }"
+      : "+r"(c[0][0]), "+r"(c[0][1]), "+r"(c[0][2]), "+r"(c[0][3]), "+r"(c[1][0]), "+r"(c[1][1]), "+r"(c[1][2]), "+r"(c[1][3])
+      : "l"(operand_descriptor(tiles, 16 * 64)), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
+}
+__device__ __forceinline__ void multiply_group(int (&c)[4][4], uint32_t tiles, uint32_t operand, uint32_t half_bytes, bool adds) {
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, adds; }"
+      : "+r"(c[0][0]), "+r"(c[0][1]), "+r"(c[0][2]), "+r"(c[0][3]), "+r"(c[1][0]), "+r"(c[1][1]), "+r"(c[1][2]), "+r"(c[1][3]), "+r"(c[2][0]), "+r"(c[2][1]), "+r"(c[2][2]), "+r"(c[2][3]), "+r"(c[3][0]), "+r"(c[3][1]), "+r"(c[3][2]), "+r"(c[3][3])
+      : "l"(operand_descriptor(tiles, 16 * 64)), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
+}
+__device__ __forceinline__ void multiply_group(int (&c)[8][4], uint32_t tiles, uint32_t operand, uint32_t half_bytes, bool adds) {
+  asm volatile(
+      "{ .reg .pred adds; setp.ne.b32 adds, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, adds; }"
+      : "+r"(c[0][0]), "+r"(c[0][1]), "+r"(c[0][2]), "+r"(c[0][3]), "+r"(c[1][0]), "+r"(c[1][1]), "+r"(c[1][2]), "+r"(c[1][3]), "+r"(c[2][0]), "+r"(c[2][1]), "+r"(c[2][2]), "+r"(c[2][3]), "+r"(c[3][0]), "+r"(c[3][1]), "+r"(c[3][2]), "+r"(c[3][3]),
+        "+r"(c[4][0]), "+r"(c[4][1]), "+r"(c[4][2]), "+r"(c[4][3]), "+r"(c[5][0]), "+r"(c[5][1]), "+r"(c[5][2]), "+r"(c[5][3]), "+r"(c[6][0]), "+r"(c[6][1]), "+r"(c[6][2]), "+r"(c[6][3]), "+r"(c[7][0]), "+r"(c[7][1]), "+r"(c[7][2]), "+r"(c[7][3])
+      : "l"(operand_descriptor(tiles, 16 * 64)), "l"(operand_descriptor(operand, half_bytes)), "r"(static_cast<int>(adds)));
+}
 __device__ __forceinline__ void order_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+template <int Pending>
+__device__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
 __device__ __forceinline__ void publish_operand() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif
 // The compiler neither moves nor copies sums across this.
@@ -135,6 +197,11 @@ template <int Quads>
 __device__ __forceinline__ void hold(int (&c)[Quads][4]) {
 #pragma unroll
   for (int q = 0; q < Quads; ++q) asm volatile("" : "+r"(c[q][0]), "+r"(c[q][1]), "+r"(c[q][2]), "+r"(c[q][3])::"memory");
+}
+// The same value, computed where this stands: the compiler neither moves what depends on it ahead nor keeps it in registers until then.
+__device__ __forceinline__ int computed_here(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 // 0xffff for each negative half: prmt's sign-replicating selectors, which __byte_perm does not offer.
 __device__ __forceinline__ uint32_t signs_of_halves(uint32_t bits) {

@@ -36,7 +36,7 @@ struct Selection {
         end(min(p_.vocab_size, end_tile * kTileRows) - first_row),
         row_in_block(((lane & 3) / C::together * groups * C::warps + warp) * kTileRows + (lane >> 2) * 2), batch_row((lane & 3) % C::together),
         scales(shared + C::scale_offset + (lane & 3) / C::together * groups * C::scale_stride + (warp * kTileRows + (lane >> 2) * 2) * 4),
-        base_logits{p_, warp_, lane_, first_row, end, row_in_block, batch_row, {}} {}
+        base_logits{p_, warp_, lane_, first_row, end, row_in_block, batch_row, {}, {}} {}
   // Asks for the row scales of the block's tiles, before anything else fills the queue. One group of copies.
   __device__ __forceinline__ void ask_scales(int tiles) const {
     constexpr int chunks = slot_rows / 4;  // of a slot, four scales each
@@ -96,6 +96,7 @@ struct Selection {
     base_logits.leave(step);
   }
   __device__ __forceinline__ void look_ahead(int step) {
+    base_logits.look_ahead(step);
     if constexpr (draws_ahead) for_each_index<(C::groups + 1) / 2>([&](auto two) { draw<2 * two>(next_words[two], 0, step); });
   }
   // The warp's best of the slots of one quad that are multiplied side by side.
@@ -131,6 +132,20 @@ struct Selection {
     if (p.logits_out == nullptr) return;
 #pragma unroll
     for (int i = 0; i < N; ++i) keep(y[i], first + i, slot, step);
+  }
+  // Offers a warpgroup's slot, the quads from `first` on that were multiplied.
+  template <int Slot>
+  __device__ __forceinline__ void offer_group(Best (&best)[C::group_quads], const Sum (&sums)[C::group_quads][4], float2 scale,
+                                              const float2 (&latent)[C::group_quads], int first, int step) {
+    __nv_bfloat162 y[C::group_quads];
+#pragma unroll
+    for (int i = 0; i < C::group_quads; ++i)
+      y[i] = offer_pair(best[i], logits(sums[i], base_logits.ahead[Slot % C::slots_ahead][i], scale, latent[i]), first + i, Slot, step);
+    base_logits.template ask_after<Slot>(first + C::group_quads < quads());
+    if (p.logits_out == nullptr) return;
+    const int now = computed_here(step);
+#pragma unroll
+    for (int i = 0; i < C::group_quads; ++i) keep(y[i], first + i, Slot, now);
   }
 
  private:

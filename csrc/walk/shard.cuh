@@ -11,11 +11,13 @@ struct Shard {
   using Sum = std::conditional_t<C::int8x2, int, float>;
   using Sums = Sum[C::groups > 0 ? C::groups : 1][4];  // of the slots that are multiplied side by side
   // An integer sum starts at the bits of 1.5 * 2^23: below 2^22 its bits are then those of the float 1.5 * 2^23 + sum, and a subtraction
-  // is all its conversion.
+  // is all its conversion. A warpgroup's sums start at nothing, which costs nothing: while other products run on, the compiler waits for
+  // them before it sets registers that are to be sums.
   static constexpr bool shifted = C::int8x2 && C::rank * 127 * 127 < 1 << 22;
-  static constexpr Sum start = shifted ? 0x4b400000 : 0;
+  static constexpr int shift = shifted ? 0x4b400000 : 0;
+  static constexpr Sum start = C::grouped ? 0 : shift;
   static __device__ __forceinline__ float to_float(int sum) {
-    return shifted ? __fsub_rn(__uint_as_float(sum), 0x1.8p23f) : static_cast<float>(sum);
+    return shifted ? __fsub_rn(__uint_as_float(C::grouped ? sum + shift : sum), 0x1.8p23f) : static_cast<float>(sum);
   }
   // Fragments of shared memory in flight, in the order of use: enough products between a load and its use to hide it. A warpgroup
   // loads those of a slot at once.
@@ -23,10 +25,11 @@ struct Shard {
   static constexpr int in_flight_limit = C::groups > 5 || C::wide ? kFragmentsInFlight - 1 : kFragmentsInFlight;  // many sums and wide words take the registers
   static constexpr int in_flight = shared_fragments < in_flight_limit ? shared_fragments : in_flight_limit;
 
-  const char* matrix;  // k-step 0 of the block's first tile, this lane's 16 bytes
+  const char* matrix;  // k-step 0 of the block's first tile
   char* shared;
   int tiles;  // of the block
   int warp, lane;
+  uint32_t first_group;  // address of this warpgroup's first shared tiles
   uint32_t column_mask[C::columns > 0 ? C::columns : 1];
   uint4 held[C::register_slots > 0 ? C::register_slots : 1][C::k_steps];
   uint4 ahead[in_flight > 0 ? in_flight : 1];
@@ -37,9 +40,10 @@ struct Shard {
 
   __device__ __forceinline__ Shard(const WalkParams& p, char* shared_memory, int first_tile, int tiles_of_block, int warp_,
                                    int lane_)
-      : matrix(static_cast<const char*>(p.matrix) + static_cast<int64_t>(first_tile) * C::tile_bytes + lane_ * kFragmentBytes),
+      : matrix(static_cast<const char*>(p.matrix) + static_cast<int64_t>(first_tile) * C::tile_bytes),
         shared(shared_memory), tiles(tiles_of_block), warp(warp_), lane(lane_),
         refills(p.steps * C::streamed_slots * C::tile_entries) {
+    if constexpr (C::grouped) first_group = group_address();
 #pragma unroll
     for (int c = 0; c < C::columns; ++c) column_mask[c] = (lane >> 3) / C::together == c ? ~0u : 0u;
   }
@@ -49,19 +53,29 @@ struct Shard {
     present = tile < tiles;
     return matrix + static_cast<int64_t>(present ? tile : 0) * C::tile_bytes;
   }
+  // This lane's first 16 bytes of a shared tile. Packed by rows they are row lane % 8 of the core with rows 8 (lane / 8 % 2) on and half
+  // lane / 16 of a k-step.
   __device__ __forceinline__ char* resident(int shared_slot) const {
+    if constexpr (C::grouped)
+      return group_tiles(shared_slot) + lane / 16 * C::group_half_bytes + (warp % 4 * kTileRows + lane % 16) * kFragmentBytes;
     return shared + C::resident_offset + (shared_slot * C::warps + warp) * C::tile_bytes + lane * kFragmentBytes;
   }
+  __device__ __forceinline__ char* group_tiles(int shared_slot) const {
+    return shared + C::resident_offset + (shared_slot * C::warps + warp / 4 * 4) * C::tile_bytes;
+  }
+  // The same as an address that the compiler knows to be one for all lanes.
+  __device__ __forceinline__ uint32_t group_address() const { return __shfl_sync(~0u, shared_address(group_tiles(0)), 0); }
   __device__ __forceinline__ char* staging(int entry) const {
     return shared + C::staging_offset + (entry * C::warps + warp) * C::entry_bytes + lane * kFragmentBytes;
   }
 
   __device__ __forceinline__ void copy_slot(char* to, int slot) const {
     bool present;
-    const char* from = source(slot, present);
+    const char* from = source(slot, present) + lane * kFragmentBytes;
     const uint32_t address = shared_address(to);
+    constexpr int stride = C::grouped ? C::group_step_bytes : C::k_step_bytes;
 #pragma unroll
-    for (int k = 0; k < C::k_steps; ++k) copy_fragment(address + k * C::k_step_bytes, from + k * C::k_step_bytes, present);
+    for (int k = 0; k < C::k_steps; ++k) copy_fragment(address + k * stride, from + k * C::k_step_bytes, present);
   }
 
   // Issues every load of the shard; finish_entry waits for the shared ones, first use waits for the registers.
@@ -79,9 +93,12 @@ struct Shard {
       const char* from = source(slot, present);
 #pragma unroll
       for (int k = 0; k < C::k_steps; ++k)
-        held[slot - C::shared_before(slot)][k] =
-            present ? load_fragment(from + k * C::k_step_bytes, stays_in_l2) : make_uint4(0, 0, 0, 0);
+        held[slot - C::shared_before(slot)][k] = present ? load_held(from + k * C::k_step_bytes, stays_in_l2) : make_uint4(0, 0, 0, 0);
     }
+  }
+  __device__ __forceinline__ uint4 load_held(const char* k_step, bool stays_in_l2) const {
+    if constexpr (C::grouped) return load_words(k_step + lane * 4, stays_in_l2);
+    return load_fragment(k_step + lane * kFragmentBytes, stays_in_l2);
   }
   __device__ __forceinline__ void finish_entry() { wait_copies<C::staging_entries>(); }
 
@@ -141,54 +158,44 @@ struct Shard {
 
   // One slot of four warps with all batch rows. The products run on by themselves: await_group waits for them.
   template <int Slot>
-  __device__ __forceinline__ void begin_group(Sum (&sums)[C::quads][4], const char* latents) {
+  __device__ __forceinline__ void begin_group(Sum (&sums)[C::group_quads][4], const char* latents) {
     uint32_t operand = shared_address(latents);
-    if constexpr (shifted)
-#pragma unroll
-      for (int q = 0; q < C::quads; ++q) sums[q][0] = sums[q][1] = sums[q][2] = sums[q][3] = start;
     if constexpr (Slot < C::resident_slots) {
       constexpr int before = C::shared_before(Slot);
       if constexpr (C::is_shared(Slot)) {
+        uint32_t tiles[C::k_steps];
 #pragma unroll
-        for (int first = 0; first < C::k_steps; first += group_steps) {
-          uint4 fragment[group_steps];
-#pragma unroll
-          for (int k = 0; k < group_steps; ++k) fragment[k] = fragment_of(resident(before), first + k);
-          multiply_steps<group_steps>(sums, fragment, operand, shifted || first > 0);
-          operand += group_steps * C::operand_step_bytes;
-          if (first + group_steps < C::k_steps) await_group(sums);
-        }
+        for (int k = 0; k < C::k_steps; ++k) tiles[k] = first_group + before * C::warps * C::tile_bytes + k * C::group_step_bytes;
+        multiply_steps<C::k_steps>(sums, tiles, operand, false);
       } else {
-        multiply_steps<C::k_steps>(sums, held[Slot - before], operand, shifted);
+        multiply_steps<C::k_steps>(sums, held[Slot - before], operand, false);
       }
     } else {
 #pragma unroll 1
       for (int part = 0; part < C::tile_entries; ++part) {
-        if (part > 0) await_group(sums);
+        if (part > 0) await_group<0>(sums);
         const char* const entry = await_part();
         uint4 fragment[C::entry_steps];
 #pragma unroll
         for (int k = 0; k < C::entry_steps; ++k) fragment[k] = fragment_of(entry, k);
-        multiply_steps<C::entry_steps>(sums, fragment, operand, shifted || part > 0);
+        multiply_steps<C::entry_steps>(sums, fragment, operand, part > 0);
         operand += C::entry_steps * C::operand_step_bytes;
         leave_part();
       }
     }
   }
-  __device__ __forceinline__ void await_group(Sum (&sums)[C::quads][4]) const {
-    wait_products();
+  template <int Pending>
+  __device__ __forceinline__ void await_group(Sum (&sums)[C::group_quads][4]) const {
+    wait_products<Pending>();
     hold(sums);
   }
-  static constexpr int group_steps = C::k_steps % 8 == 0 ? 8 : C::k_steps;  // k-steps whose fragments are in registers together
-  template <int Steps>
-  __device__ __forceinline__ void multiply_steps(Sum (&sums)[C::quads][4], const uint4 (&fragment)[Steps], uint32_t operand, bool adds) const {
-    hold(sums);
+  // `tiles` are fragments, or addresses in shared memory.
+  template <int Steps, class Tiles>
+  __device__ __forceinline__ void multiply_steps(Sum (&sums)[C::group_quads][4], const Tiles (&tiles)[Steps], uint32_t operand, bool adds) const {
     order_products();
 #pragma unroll
-    for (int k = 0; k < Steps; ++k)
-      multiply_group(sums, fragment[k], operand + k * C::operand_step_bytes, C::half_bytes, adds || k > 0);
+    for (int k = 0; k < Steps; ++k) multiply_group(sums, tiles[k], operand + k * C::operand_step_bytes, C::half_bytes, adds || k > 0);
     commit_products();
-    hold(sums);
   }
 
   __device__ __forceinline__ void multiply_slot(Sums& sums, int slot, const uint4& a, uint2 b) const {
@@ -218,13 +225,15 @@ struct Shard {
     }
   }
 
-  // The ring runs on across steps: the matrix does not change, so parts of the next step land while the blocks agree. A lane reads
-  // the bytes it has copied, so it waits for its own copies alone; each part is one group of them.
+  // The ring runs on across steps: the matrix does not change, so parts of the next step land while the blocks agree. Each part is one group
+  // of copies. A lane reads the bytes it has copied, so it waits for its own copies alone; packed by rows, for those of its warp.
   __device__ __forceinline__ static uint4 fragment_of(const char* entry, int k) {
+    if constexpr (C::grouped) return load_cores(shared_address(entry + k * C::k_step_bytes));
     return *reinterpret_cast<const uint4*>(entry + k * C::k_step_bytes);
   }
   __device__ __forceinline__ const char* await_part() const {
     wait_copies<(C::staging_entries > 0 ? C::staging_entries - 1 : 0)>();
+    if constexpr (C::grouped) __syncwarp();
     return staging(ring);
   }
   // A part of a tile that stays in the ring.
@@ -234,13 +243,14 @@ struct Shard {
     return staging(entry < C::staging_entries ? entry : entry - C::staging_entries);
   }
   __device__ __forceinline__ void leave_part() {
+    if constexpr (C::grouped) __syncwarp();
     ask(ring);
     ring = ring + 1 == C::staging_entries ? 0 : ring + 1;
   }
   __device__ __forceinline__ void ask(int entry) {
     if (refills > 0) {
       bool present;
-      const char* const from = source(C::resident_slots + next_streamed, present) + next_part * C::entry_bytes;
+      const char* const from = source(C::resident_slots + next_streamed, present) + next_part * C::entry_bytes + lane * kFragmentBytes;
       const uint32_t to = shared_address(staging(entry));
 #pragma unroll
       for (int k = 0; k < C::entry_steps; ++k) copy_fragment(to + k * C::k_step_bytes, from + k * C::k_step_bytes, present);

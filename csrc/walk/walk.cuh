@@ -1,11 +1,11 @@
 // The persistent walk: one cooperative launch, one block a multiprocessor, all steps of one draft block, up to 32 batch rows.
 //
 //   who writes            what                                        who reads
-//   host, once            matrix [tiles, k_steps, 32 lanes, 16 B]     its block: registers, shared memory, or each step
+//   host, once            matrix [tiles, k_steps, 32, 16 B]           its block: registers, shared memory, or each step
 //   host, once            row_scales f32 [tiles * 16]                 its block, into shared memory
 //   host, once            token_table [target_vocab, ...]             Markov: a row's leader in every block; others: recurrent.cuh
 //   host, each call       positions f32 [batch, steps, ...]           gated, RNN, Domino: what does not depend on the token
-//   backbone, each call   base_logits bf16 [batch, steps, V]          ahead of their step, into shared memory
+//   backbone, each call   base_logits bf16 [batch, steps, V]          ahead of their step, into L2 and registers
 //   every block, a step   slots: one word a batch row                 every block (exchange.cuh)
 //   block 0, a step       tokens int64 [batch, steps]                 the caller
 //   every block, a step   logits_out bf16 [batch, steps, V]           the caller, where asked for
@@ -67,7 +67,7 @@ constexpr int shared_bytes_of() {
   else return C::state_offset;
 }
 
-// Best rows of every batch row, from this warp to the block: by warpgroups each slot for all of them; by warps first the slots that are
+// Best rows of every batch row, from this warp to the block: by warpgroups slot by slot; by warps first the slots that are
 // multiplied side by side, for each reading of the matrix, then, where many rows are walked, each streamed slot for all of them.
 template <class C>
 __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selection, const Leader<C>& leader, char* latents, int step,
@@ -89,24 +89,34 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
     }
   }
   if constexpr (C::grouped) {
-    // Each slot with all rows at once; while a warpgroup's products run on, it selects from those of the slot before.
-    constexpr int D = C::sums_in_flight;
-    Best best[C::quads];
-    typename Shard<C>::Sum sums[D][C::quads][4];
-    uint32_t base[2][C::quads];  // asked for a slot ahead of its selection
-    if constexpr (D == 1) selection.base_logits.load_alone(base[0], 0, step);
-    for_each_index<C::slots + D - 1>([&](auto i) {
-      constexpr int done = i - (D - 1);
-      if constexpr (D == 2 && done >= 0) shard.await_group(sums[done % D]);
-      if constexpr (i + 2 - D < C::slots) selection.base_logits.load_alone(base[(i + 2 - D) % 2], i + 2 - D, step);
-      if constexpr (i < C::slots) shard.template begin_group<i>(sums[i % D], latents);
-      if constexpr (D == 1) shard.await_group(sums[0]);
-      clock.mark(0);
-      if constexpr (done >= 0) selection.offer_alone(best, sums[done % D], base[done % 2], 0, done, step);
-      clock.mark(1);
-    });
+    // Each slot with up to four quads at once; while a warpgroup's products run on, it selects from those of the slot before.
+    const auto select_quads = [&](int first) {
+      Best best[C::group_quads];
+      typename Shard<C>::Sum sums[2][C::group_quads][4];
+      float2 latent[C::group_quads];
 #pragma unroll
-    for (int quad = 0; quad < C::quads; ++quad) best[quad].template reduce<C::together>(), offer(best[quad], quad, true);
+      for (int i = 0; i < C::group_quads; ++i) latent[i] = selection.latent_scales(first + i);
+      for_each_index<C::slots + 1>([&](auto i) {
+        if constexpr (i < C::slots) shard.template begin_group<i>(sums[i % 2], latents + first * 8 * 16);
+        if constexpr (i > 0) {
+          const float2 scale = selection.row_scales(i - 1);
+          shard.template await_group<(i < C::slots ? 1 : 0)>(sums[(i - 1) % 2]);
+          clock.mark(0);
+          selection.template offer_group<i - 1>(best, sums[(i - 1) % 2], scale, latent, first, step);
+        }
+        clock.mark(1);
+      });
+      reduce_quads(best, lane);
+      const int row = 4 * (first + spread_quad<C::group_quads>(lane)) + lane % 4;
+      if (spread_holds<C::group_quads>(lane) && row < selection.p.batch) leader.offer(best[0], step, row, true);
+    };
+    if constexpr (C::quads == C::group_quads) {
+      select_quads(0);
+    } else {
+#pragma unroll 1
+      for (int first = 0; first < C::quads; first += C::group_quads)
+        if (first < quads) select_quads(first);
+    }
   } else if constexpr (C::streamed_alone && C::streamed_slots > 0) {
     constexpr int N = C::quads < 4 ? C::quads : 4;
     Best best[C::quads];
@@ -148,7 +158,7 @@ __global__ void __launch_bounds__(C::threads, 1) walk_kernel(const __grid_consta
   // A leader asks for its latents before the shard's loads fill the queue, everybody for the row scales.
   selection.ask_scales(end_tile - first_tile);
   if (leads) leader.enter();
-  selection.base_logits.enter();  // before the staging ring asks: finish_entry waits for what is older than that ring
+  selection.base_logits.enter();
   shard.begin_entry(p.matrix_stays_in_l2);
   for (int i = threadIdx.x; i < C::key_bytes / static_cast<int>(sizeof(typename Leader<C>::Key)); i += C::threads) leader.keys()[i] = 0;
   selection.enter();

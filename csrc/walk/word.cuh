@@ -44,9 +44,11 @@ struct NarrowBest {
       key = __reduce_max_sync(~0u, key);
     } else {
 #pragma unroll
-      for (int distance = 16; distance >= Together; distance /= 2) key = max(key, __shfl_xor_sync(~0u, key, distance));
+      for (int distance = 16; distance >= Together; distance /= 2) take(*this, distance);
     }
   }
+  // The larger of this and of what the lane at a distance gives.
+  __device__ __forceinline__ void take(const NarrowBest& given, int distance) { key = max(key, __shfl_xor_sync(~0u, given.key, distance)); }
 };
 
 struct WideBest {
@@ -63,13 +65,37 @@ struct WideBest {
       value = top;
     } else {
 #pragma unroll
-      for (int distance = 16; distance >= Together; distance /= 2) {
-        const uint32_t other = __shfl_xor_sync(~0u, value, distance), place = __shfl_xor_sync(~0u, inverse, distance);
-        if (other > value || (other == value && place > inverse)) value = other, inverse = place;
-      }
+      for (int distance = 16; distance >= Together; distance /= 2) take(*this, distance);
     }
+  }
+  __device__ __forceinline__ void take(const WideBest& given, int distance) {
+    const uint32_t other = __shfl_xor_sync(~0u, given.value, distance), place = __shfl_xor_sync(~0u, given.inverse, distance);
+    if (other > value || (other == value && place > inverse)) value = other, inverse = place;
   }
   __device__ __forceinline__ uint64_t key() const { return (static_cast<uint64_t>(value) << 32) | (inverse << kEpochBits); }
 };
+
+// The best of a warp's lanes that share a batch row, for one, two, four or eight quads at once: lanes that are apart give each other half of their
+// quads, so that the last ones reduce one quad each. Leaves in best[0] that of quad spread_quad<N>(lane), in lanes that spread_holds names.
+template <int N, class Best>
+__device__ __forceinline__ void reduce_quads(Best (&best)[N], int lane) {
+  static_assert(N == 1 || N == 2 || N == 4 || N == 8, "quads are halved");
+  int distance = 16;
+#pragma unroll
+  for (int left = N; left > 1; left /= 2, distance /= 2) {
+    const bool upper = lane & distance;
+#pragma unroll
+    for (int i = 0; i < left / 2; ++i) {
+      const Best given = upper ? best[i] : best[i + left / 2];
+      if (upper) best[i] = best[i + left / 2];
+      best[i].take(given, distance);
+    }
+  }
+  for (; distance >= 4; distance /= 2) best[0].take(best[0], distance);
+}
+template <int N>
+__device__ __forceinline__ int spread_quad(int lane) { return N == 1 ? 0 : lane / (32 / N); }
+template <int N>
+__device__ __forceinline__ bool spread_holds(int lane) { return lane % (32 / N) < 4; }
 
 }  // namespace wts

@@ -19,7 +19,7 @@ VOCAB_SIZE, RANK = 4096, 64
 
 def test_a_small_shape_is_tuned_and_its_answer_walks(tmp_path):
     head = Head.markov(VOCAB_SIZE, RANK)
-    request = TuneRequest(head, warps=(8,), exchanges=("near-lines",), limit=3, steps=(1, 4, 7), processes=1, repeats=5)
+    request = TuneRequest(head, warps=(8,), exchanges=("spread-lines",), limit=3, steps=(1, 4, 7), processes=1, repeats=5)
     result = run_tune(request, Machine.here(), out=tmp_path, progress=False)
     assert [trial.problem for trial in result.trials] == [""] * len(result.trials)
     assert all(trial.registers_per_thread > 0 and trial.spill_bytes == 0 for trial in result.trials)

@@ -127,10 +127,10 @@ def check_the_operand_paths(code: list, picture: dict, table: dict) -> None:
 def check_the_selection(code: list, picture: dict, table: dict) -> None:
     """The picture has the recorded exchanges, the table the stress or the words that there is none; schemes and needs are told apart."""
     times = exchange_times()
-    near = [time for time in times.times if (time.exchange, time.wide) == ("near-lines", False) and time.grid_blocks == max(each.grid_blocks for each in times.times)]
+    near = [time for time in times.times if (time.exchange, time.wide) == ("spread-lines", False) and time.grid_blocks == max(each.grid_blocks for each in times.times)]
     shown = {trace["name"]: trace["y"] for trace in picture["data"]["application/vnd.plotly.v1+json"]["data"] if trace["xaxis"] == "x"}
     if near:
-        assert sorted(shown["32-bit words, near lines"]) == sorted(time.exchange_us for time in near)
+        assert sorted(shown["32-bit words, a line for each unit"]) == sorted(time.exchange_us for time in near)
     source = ast.literal_eval(text_of(code[8]))
     stress = stress_study(live=False)
     assert ("no stress" in source and source in table["data"]["text/html"]) if not stress.rows else ("recorded" in source or "stressed now" in source)

@@ -13,11 +13,11 @@ from wts_lab.ui.selection_tables import accesses_table, checked_table, fault_tab
 
 TIMES = ExchangeTimes(
     (
-        ExchangeTime(4, "near-lines", False, 132, 0.9, 0.8, 1.0),
-        ExchangeTime(1, "near-lines", False, 132, 0.7, 0.6, 0.8),
-        ExchangeTime(1, "near-lines", False, 8, 0.5, 0.5, 0.5),
+        ExchangeTime(4, "spread-lines", False, 132, 0.9, 0.8, 1.0),
+        ExchangeTime(1, "spread-lines", False, 132, 0.7, 0.6, 0.8),
+        ExchangeTime(1, "spread-lines", False, 8, 0.5, 0.5, 0.5),
         ExchangeTime(1, "dense-lines", False, 132, 0.8, 0.8, 0.8),
-        ExchangeTime(1, "near-lines", True, 132, 0.75, 0.7, 0.8),
+        ExchangeTime(1, "spread-lines", True, 132, 0.75, 0.7, 0.8),
     ),
     "NVIDIA H200, recorded 2026-01-02",
 )
@@ -25,8 +25,8 @@ TIMES = ExchangeTimes(
 
 def test_lines_are_the_records_in_order() -> None:
     spec = exchange_spec(TIMES)
-    near, dense, wide, blocks = spec["data"]
-    assert (near["x"], near["y"], near["error_y"]["array"][0]) == ([1, 4], [0.7, 0.9], 0.8 - 0.7) and near["name"] == "32-bit words, near lines"
+    spread, dense, wide, blocks = spec["data"]
+    assert (spread["x"], spread["y"], spread["error_y"]["array"][0]) == ([1, 4], [0.7, 0.9], 0.8 - 0.7) and spread["name"] == "32-bit words, a line for each unit"
     assert dense["y"] == [0.8] and wide["name"].startswith("64-bit") and wide["y"] == [0.75]
     assert (blocks["x"], blocks["y"], blocks["xaxis"]) == ([8, 132], [0.5, 0.7], "x2")
     assert "recorded 2026-01-02" in spec["layout"]["title"]["text"] and "132 blocks" in spec["layout"]["xaxis"]["title"]["text"]
@@ -60,9 +60,9 @@ def test_a_fault_reads_event_by_event() -> None:
 def test_steps_and_stress_are_formatted() -> None:
     import pandas
 
-    fit = fit_steps(pandas.DataFrame([walk("near-lines", steps, process, 10.0 + 2 * steps) for steps in (1, 7, 16) for process in range(3)]))
-    table = steps_table([("near-lines", 8, fit), ("dense-lines", 1, fit)])
-    assert table.index.tolist() == [("dense-lines", 1), ("near-lines", 8)] and table.loc[("near-lines", 8), "step, measured"] == "2.00 µs"
+    fit = fit_steps(pandas.DataFrame([walk("spread-lines", steps, process, 10.0 + 2 * steps) for steps in (1, 7, 16) for process in range(3)]))
+    table = steps_table([("spread-lines", 8, fit), ("dense-lines", 1, fit)])
+    assert table.index.tolist() == [("dense-lines", 1), ("spread-lines", 8)] and table.loc[("spread-lines", 8), "step, measured"] == "2.00 µs"
     assert steps_table([]).empty
-    stressed = stress_table(StressStudy((StressRow(32, "near-lines", True, 132, 1_234_567, 1.0, 4.0),), "now")).data
-    assert stressed.loc["near-lines"].tolist() == [64, 32, 132, "1,234,567", "100 %", "4.00 µs"]
+    stressed = stress_table(StressStudy((StressRow(32, "spread-lines", True, 132, 1_234_567, 1.0, 4.0),), "now")).data
+    assert stressed.loc["spread-lines"].tolist() == [64, 32, 132, "1,234,567", "100 %", "4.00 µs"]

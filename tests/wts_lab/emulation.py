@@ -57,8 +57,8 @@ class EmulatedWalk:
         device = torch.device("cpu")
         self.spec, self.grid_blocks, self.shape = spec, grid_blocks, head.shape
         self.library = emulated_library(spec, folder)
-        self.weights = prepare_weights(head, spec.precision, device, draft_to_target)
-        self.workspace = Workspace.make(spec, grid_blocks, "spread-lines", device, "host")
+        self.weights = prepare_weights(head, spec.precision, device, draft_to_target, by_rows=spec.products == "warpgroup")
+        self.workspace = Workspace.make(spec, grid_blocks, "spread-lines", device)
         self.clocks = torch.zeros((grid_blocks, abi.CONSTANTS["kPhases"]), dtype=torch.int64)
 
     def __call__(self, base, anchor, *, hidden=None, temperatures=None, noise=None, logits_out=None, seed=1, expected_blocks=None, max_polls=4000):
@@ -71,7 +71,7 @@ class EmulatedWalk:
             "matrix": weights.matrix, "row_scales": weights.row_scales, "token_table": weights.token_table, "positions": terms,
             "state_matrix": weights.state_matrix, "projector": weights.projector, "draft_to_target": weights.draft_to_target,
             "base_logits": base, "anchors": anchor, "tokens": tokens, "logits_out": logits_out, "temperatures": temperatures,
-            "noise_offset": None if noise is None else noise[1], "slots": workspace.slots, "slot_places": workspace.places,
+            "noise_offset": None if noise is None else noise[1], "slots": workspace.slots,
             "state_slots": workspace.states, "control": workspace.control, "phase_clocks": self.clocks,
         }  # fmt: skip
         key = 0 if noise is None else noise[0] % (1 << 64)
@@ -79,7 +79,7 @@ class EmulatedWalk:
             **{name: buffer.data_ptr() for name, buffer in buffers.items() if buffer is not None},
             base_row_stride=base.stride(0), base_step_stride=base.stride(1), tokens_row_stride=tokens.stride(0),
             logits_row_stride=0 if logits_out is None else logits_out.stride(0), logits_step_stride=0 if logits_out is None else logits_out.stride(1),
-            noise_key_low=key & 0xFFFFFFFF, noise_key_high=key >> 32, vocab_size=self.shape.vocab_size,
+            unit_stride=workspace.unit_stride, noise_key_low=key & 0xFFFFFFFF, noise_key_high=key >> 32, vocab_size=self.shape.vocab_size,
             vocab_tiles=packing.count_tiles(self.shape.vocab_size), target_vocab_size=self.shape.target_vocab_size, batch=base.shape[0],
             steps=base.shape[1], expected_blocks=expected_blocks or self.grid_blocks, max_polls=max_polls,
         )  # fmt: skip

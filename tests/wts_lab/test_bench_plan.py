@@ -45,7 +45,7 @@ def test_the_comparison_has_the_four_walks_that_split_the_gain():
         ({"temperature": -0.5}, "temperature is -0.5"),
         ({"temperature": float("nan")}, "finite number of at least 0"),
         ({"temperature": 1.0, "rounding": "none"}, "choose rounding once or twice"),
-        ({"exchange": "atomic"}, "choose one of near-lines, spread-lines, dense-lines"),
+        ({"exchange": "atomic"}, "choose one of spread-lines, dense-lines"),
         ({"rounding": "thrice"}, "rounding is 'thrice'"),
         ({"probe": "phases"}, "choose one of none, fixed_latent, exchange, state"),
         ({"head": GATED, "precision": "bf16"}, "bf16 walk of a gated head has no exact twin"),

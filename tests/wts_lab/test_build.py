@@ -161,11 +161,6 @@ def test_the_probes_compile(cache, arch):
     assert build.build_probes(arch).library.is_file()
 
 
-@pytest.mark.parametrize("arch", build.ARCHITECTURES)
-def test_the_measurement_of_exchange_lines_compiles(cache, arch):
-    assert build.build_workspace(arch).library.is_file()
-
-
 def test_a_finished_build_is_found_again_and_a_damaged_one_is_made_anew(records):
     record, spec = records["rank-32"], planned("rank-32").spec
     lines: list[str] = []

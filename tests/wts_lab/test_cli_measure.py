@@ -103,7 +103,7 @@ def test_heads_of_every_kind_bring_their_sizes(asked):
         ((*SHAPE, "--temperature", "warm"), "--temperature has 'warm'"),
         ((*SHAPE, "--temperature", "nan"), "temperature is nan"),
         ((*SHAPE, "--temperature", "1", "--rounding", "none"), "choose rounding once or twice"),
-        ((*SHAPE, "--exchange", "slots-x1"), "near-lines"),
+        ((*SHAPE, "--exchange", "slots-x1"), "spread-lines"),
         ((*SHAPE, "--placement", "8,40"), "W,R,S,X,G"),
         ((*SHAPE, "--kind", "rnn"), "--kind is rnn, and markov-151936-r256 does not give all sizes"),
         (("--head", "dspark-qwen3-4b", "--kind", "domino"), "gru_size"),

@@ -53,7 +53,7 @@ def test_a_dry_run_shows_the_same_as_a_table():
     lines = [line.split() for line in shown.stdout.splitlines()]
     assert ["8", "40", "32", "0", "0"] in [line[:5] for line in lines]
     assert sum(line[:1] in (["4"], ["8"], ["12"], ["16"]) for line in lines) == 5
-    assert "near-lines, spread-lines, dense-lines" in shown.stdout
+    assert "spread-lines, dense-lines" in shown.stdout
 
 
 def test_a_dry_run_takes_warps_and_the_exchanges_given():
@@ -80,7 +80,7 @@ def test_a_dry_run_of_a_candidate_pool_lists_what_its_walk_builds():
         (("--steps", "1,16"), "a step cost needs at least 3"),
         (("--warps", "eight"), "--warps has 'eight'"),
         (("--warps", "40", "--gpu", "h200-sxm", "--dry-run"), "warps is 40"),
-        (("--exchange", "ring"), "choose one of near-lines, spread-lines, dense-lines"),
+        (("--exchange", "ring"), "choose one of spread-lines, dense-lines"),
         (("--limit", "0"), "limit is 0"),
         (("--gpu", "h300", "--dry-run"), "h300"),
         (("--head", "dspark-qwen3-4b"), "--head dspark-qwen3-4b fixes the sizes"),
@@ -122,7 +122,7 @@ def device(simulated, monkeypatch, tmp_path):
     return told
 
 
-QUICK = ("--limit", "4", "--exchange", "near-lines", "--processes", "2", "--repeats", "5")
+QUICK = ("--limit", "4", "--exchange", "spread-lines", "--processes", "2", "--repeats", "5")
 
 
 def test_the_winner_is_shown_recorded_and_kept(device, tmp_path):
@@ -169,7 +169,7 @@ def test_the_winner_becomes_settings_that_can_be_deployed(device, tmp_path):
     assert f"wrote {tmp_path / 'settings.json'}" in result.stderr
     found, kept = read_settings(tmp_path / "settings.json"), read_tuned(tmp_path / "kept.json")
     assert (found.batch, found.steps, found.temperature, found.rounding, found.placement) == (4, 7, 0.8, "twice", kept.placement)
-    assert found.fingerprint.head == replace(found.fingerprint.head, kind="gated", hidden_size=4096) and kept.exchange == "near-lines"
+    assert found.fingerprint.head == replace(found.fingerprint.head, kind="gated", hidden_size=4096) and kept.exchange == "spread-lines"
     assert (found.fingerprint.kernel_hash, found.fingerprint.gpu_id, found.source) == ("c0ffee", "h200-sxm", "measured here")
 
 

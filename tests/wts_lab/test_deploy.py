@@ -111,7 +111,7 @@ def test_the_memory_stated_is_what_preparing_a_walk_takes(kind, precision):
 
 
 TUNED = Tuned(TunedFor.of("NVIDIA H200", 132, "c0ffee", HEAD.shape, mode="resident", precision="int8x2", rounding="twice", batch=4, sampling=True),
-              PLACEMENT, "near-lines", "the planner's choice stays", 3.0, 3.0, "warm", "a-record")  # fmt: skip
+              PLACEMENT, "spread-lines", "the planner's choice stays", 3.0, 3.0, "warm", "a-record")  # fmt: skip
 
 
 def test_a_tuned_walk_can_be_deployed_by_hand(tmp_path, machine):
@@ -124,5 +124,5 @@ def test_a_tuned_walk_can_be_deployed_by_hand(tmp_path, machine):
 def test_a_tuned_walk_of_something_else_is_not(machine):
     with pytest.raises(BadInput, match="vocab_size is 300 in the tuned file and 299 here; sampling is True in the tuned file and False here"):
         deploy.settings_of_tuned(TUNED, H200, replace(HEAD.shape, vocab_size=299), steps=7)
-    with pytest.raises(BadInput, match="exchange dense-lines; settings stand for near-lines"):
+    with pytest.raises(BadInput, match="exchange dense-lines; settings stand for spread-lines"):
         deploy.settings_of_tuned(replace(TUNED, exchange="dense-lines"), H200, HEAD.shape, steps=7, temperature=1.0)

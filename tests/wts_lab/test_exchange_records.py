@@ -28,7 +28,7 @@ def row(run: str, day: int, process: int = 0, **facts):
 
 def probe(run: str, day: int, process: int, variant: str, samples, **facts):
     """A row of the probe of the exchange alone."""
-    return row(run, day, process, probe="exchange", variant=variant, samples_us=samples, **{"exchange": "near-lines", "batch": 1, "grid_blocks": 132, **facts})
+    return row(run, day, process, probe="exchange", variant=variant, samples_us=samples, **{"exchange": "spread-lines", "batch": 1, "grid_blocks": 132, **facts})
 
 
 def test_times_are_medians_over_processes_of_the_newest_run(tmp_path) -> None:
@@ -39,7 +39,7 @@ def test_times_are_medians_over_processes_of_the_newest_run(tmp_path) -> None:
     found = exchange_times(records=tmp_path)
     assert found.source == "NVIDIA H200, recorded 2026-01-02"
     one, four = found.times
-    assert (one.rows, one.wide, one.grid_blocks, one.exchange) == (1, False, 132, "near-lines")
+    assert (one.rows, one.wide, one.grid_blocks, one.exchange) == (1, False, 132, "spread-lines")
     assert (one.exchange_us, one.exchange_us_low, one.exchange_us_high) == (2.0, 1.0, 2.0)
     assert (four.rows, four.wide, four.exchange_us) == (4, True, 3.0)
 
@@ -51,16 +51,16 @@ def walk(exchange: str, steps: int, process: int, time: float, case_batch: int =
 
 
 def test_steps_are_fitted_for_each_exchange_of_records_of_that_name(tmp_path) -> None:
-    rows = [walk(name, steps, process, entry + slope * steps) for name, entry, slope in (("near-lines", 10, 2), ("dense-lines", 11, 3)) for steps in (1, 7, 16) for process in range(3)]
+    rows = [walk(name, steps, process, entry + slope * steps) for name, entry, slope in (("spread-lines", 10, 2), ("dense-lines", 11, 3)) for steps in (1, 7, 16) for process in range(3)]
     write_walk(tmp_path / "h200-sxm" / "2026-01-01-exchanges.parquet", rows)
     write_walk(tmp_path / "h200-sxm" / "2026-01-01-walks.parquet", [walk("spread-lines", steps, 0, 10.0 + steps) for steps in (1, 7, 16)])
     found = {(exchange, batch): fit.step_us for exchange, batch, fit in exchange_steps(records=tmp_path)}
-    assert found == {("near-lines", 1): pytest.approx(2.0), ("dense-lines", 1): pytest.approx(3.0)}
+    assert found == {("spread-lines", 1): pytest.approx(2.0), ("dense-lines", 1): pytest.approx(3.0)}
 
 
 def stress(variant: str, match: float, volleys: int = 2, command: str = "python -m benchmarks.stress", **facts):
     """A row of a stress."""
-    return row("s", 3, probe="stress", variant=variant, tokens_match=match, command=command, samples_us=[5.0] * volleys, **{"exchange": "near-lines", "batch": 1, "grid_blocks": 132, **facts})
+    return row("s", 3, probe="stress", variant=variant, tokens_match=match, command=command, samples_us=[5.0] * volleys, **{"exchange": "spread-lines", "batch": 1, "grid_blocks": 132, **facts})
 
 
 def test_a_stress_record_is_replayed(tmp_path, no_gpu: None) -> None:

@@ -64,6 +64,15 @@ def test_every_int8_matrix_byte_is_where_the_equation_says():
     assert np.array_equal(packed[tile, k, lane, 4 * i + j], expected)
 
 
+def test_every_byte_of_a_matrix_by_rows_is_where_the_equation_says():
+    codes = random_codes(37, 64, 0).numpy()
+    packed = packing.pack_matrix_int8(torch.from_numpy(codes), by_rows=True).numpy().view(np.int8)
+    tile, k, piece, byte = np.meshgrid(*map(np.arange, (3, 2, 32, 16)), indexing="ij")
+    row = 16 * tile + 2 * (piece % 8) + piece // 8 % 2
+    expected = np.where(row < 37, codes[np.minimum(row, 36), 32 * k + 16 * (piece // 16) + byte], 0)
+    assert np.array_equal(packed[tile, k, piece, byte], expected)
+
+
 def test_every_bf16_matrix_element_is_where_the_equation_says():
     weight = random_bf16(21, 64, 0)
     packed = packing.pack_matrix_bf16(weight).numpy().view(np.uint16)

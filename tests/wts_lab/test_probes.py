@@ -100,7 +100,7 @@ class SimulatedDevice:
         return random_ring(lines, "cpu")
 
     def workspace(self, rows, wide, blocks, exchange):
-        return Workspace.make(exchange_spec(rows, wide), blocks, "spread-lines", torch.device("cpu"), "no architecture")
+        return Workspace.make(exchange_spec(rows, wide), blocks, "spread-lines", torch.device("cpu"))
 
     def capture(self, launch):
         return launch
@@ -164,10 +164,10 @@ def test_every_batch_width_and_place_of_the_words_is_measured():
     full = all_jobs(SimulatedLibrary(None), SimulatedDevice(None), ProbeSizes(exchange_grids=(4, 8)))
     exchanges = {job.variant: job.facts for job in full if job.probe == "exchange"}
     batches = (1, 2, 4, 8, 16, 32)
-    places = {f"walk-r{rows}{'' if name == 'near-lines' else f'-{name}'}": (rows, name) for rows in batches for name in EXCHANGES}
+    places = {f"walk-r{rows}{'' if name == 'spread-lines' else f'-{name}'}": (rows, name) for rows in batches for name in EXCHANGES}
     assert {name: (exchanges[name]["batch"], exchanges[name]["exchange"]) for name in places} == places
     assert set(exchanges) == set(places) | {f"walk-r{rows}-wide" for rows in batches} | {"walk-r1-blocks4", "walk-r1-blocks8"}
-    assert exchanges[PRIMARY["exchange"]] == {"grid_blocks": BLOCKS, "warps": 1, "batch": 1, "exchange": "near-lines"}
+    assert exchanges[PRIMARY["exchange"]] == {"grid_blocks": BLOCKS, "warps": 1, "batch": 1, "exchange": "spread-lines"}
     assert exchanges["walk-r32"]["warps"] == 8
 
 
@@ -179,7 +179,7 @@ def test_epochs_go_on_from_launch_to_launch(simulated):
             assert epoch == 1, "only fresh, zeroed words begin at 1"
             fresh += 1
         expected = epoch + rounds
-    assert fresh == 6 * 4 + 2
+    assert fresh == 6 * 3 + 2
 
 
 @pytest.mark.parametrize(("blocks", "rows", "rounds"), [(1, 1, 1), (12, 3, 7), (132, 1, 50), (5, 32, 4)])

@@ -17,7 +17,7 @@ from wts_lab.series_names import series_names, series_order  # noqa: E402
 
 WALK = SeriesKey(
     "NVIDIA H200", 132, "warm", "wts", "resident", "resident", "int8x2", "once", "markov", 151_936, 151_936, 151_936, 256, batch=1, temperature=0.0,
-    logits_kept=False, grid_blocks=132, warps=8, register_tiles=40, shared_tiles=32, streamed_tiles=0, staging_tiles=0, exchange="near-lines",
+    logits_kept=False, grid_blocks=132, warps=8, register_tiles=40, shared_tiles=32, streamed_tiles=0, staging_tiles=0, exchange="spread-lines",
     probe="none", record="walks",
 )  # fmt: skip
 POOLED = replace(WALK, head_kind="domino", hidden_size=2560, gru_size=1024, candidate_pool=2048)

@@ -24,7 +24,7 @@ pytest.importorskip("pyarrow", reason="rounds are Parquet records")
 H200 = load_gpu("h200-sxm")
 HEAD = Head.markov(151_936, 256)
 MACHINE = Machine(H200, "h200-sxm", "NVIDIA H200", 132, "sm_90", "c0ffee")
-REQUEST = TuneRequest(HEAD, warps=(8, 12), limit=8, exchanges=("near-lines", "dense-lines"), processes=2, repeats=10)
+REQUEST = TuneRequest(HEAD, warps=(8, 12), limit=8, exchanges=("spread-lines", "dense-lines"), processes=2, repeats=10)
 PLANNERS = candidates(H200, REQUEST)[0].name
 QUICK = 2.0
 
@@ -82,7 +82,7 @@ def test_three_rounds_find_the_fastest_and_record_every_sample(simulated, tmp_pa
     placements, exchanges, final = map(read_walk, result.records)
     assert set(placements["variant"]) == set(names)
     best = [names[5], PLANNERS]
-    assert set(exchanges["variant"]) == {PLANNERS} | {name.replace("near-lines", "dense-lines") for name in best}
+    assert set(exchanges["variant"]) == {PLANNERS} | {name.replace("spread-lines", "dense-lines") for name in best}
     assert {names[5], PLANNERS} <= set(final["variant"]) and len(set(final["variant"])) == 3  # a quarter of ten, the planner's choice among them
     assert (set(placements["process_index"]), set(final["process_index"])) == ({0}, {0, 1})
     assert [len(samples) for samples in placements["samples_us"]] == [2] * len(placements)
@@ -95,7 +95,7 @@ def test_three_rounds_find_the_fastest_and_record_every_sample(simulated, tmp_pa
 
 
 def test_an_exchange_wins_where_it_is_faster(simulated, tmp_path):
-    name = PLANNERS.replace("near-lines", "dense-lines")
+    name = PLANNERS.replace("spread-lines", "dense-lines")
     _, run = tuned_run(simulated, tmp_path, {name: (12.0, QUICK)})
     result = run()
     assert result.winner.name == name

@@ -24,7 +24,7 @@ pytest.importorskip("pyarrow", reason="rounds are Parquet records")
 H200 = load_gpu("h200-sxm")
 HEAD = Head.markov(151_936, 256)
 MACHINE = Machine(H200, "h200-sxm", "NVIDIA H200", 132, "sm_90", "c0ffee")
-REQUEST = TuneRequest(HEAD, warps=(8, 12), limit=8, exchanges=("near-lines", "dense-lines"), processes=2, repeats=10)
+REQUEST = TuneRequest(HEAD, warps=(8, 12), limit=8, exchanges=("spread-lines", "dense-lines"), processes=2, repeats=10)
 
 
 @settings(max_examples=40, deadline=None)
@@ -91,7 +91,7 @@ def test_a_domino_head_is_not_tuned_to_sample():
 def test_a_row_tells_what_planner_and_model_expect():
     row = candidates(H200, REQUEST)[0].row(None)
     claim = planner.registers_claim(Placement(8, 40, 32, 0, 0), 256, "int8x2")
-    assert (row["warps"], row["register_tiles"], row["shared_tiles"], row["exchange"]) == (8, 40, 32, "near-lines")
+    assert (row["warps"], row["register_tiles"], row["shared_tiles"], row["exchange"]) == (8, 40, 32, "spread-lines")
     assert row["predicted_registers_per_thread"] == claim.registers_per_thread
     assert row["shared_bytes"] == planner.shared_bytes(Placement(8, 40, 32, 0, 0), 256, "int8x2")
     assert (row["registers_per_thread"], row["step_us"], row["call_us"], row["verdict"]) == (None, None, None, "")
@@ -104,7 +104,7 @@ def test_a_row_tells_what_planner_and_model_expect():
         ({"limit": 0}, "limit is 0"),
         ({"warps": ()}, "no number of warps"),
         ({"warps": (33,)}, "warps is 33"),
-        ({"exchanges": ("atomic",)}, "choose one of near-lines, spread-lines, dense-lines"),
+        ({"exchanges": ("atomic",)}, "choose one of spread-lines, spread-lines, dense-lines"),
         ({"steps": (1, 16)}, "steps are 1, 16; a step cost needs at least 3"),
         ({"steps": (1, 1, 7)}, "must not repeat"),
         ({"l2_state": "hot"}, "warm, cold, serving"),
@@ -176,7 +176,7 @@ def test_the_planners_choice_stays_where_nothing_is_distinguishably_faster():
     result = result_of(fitted(2.5), fitted(2.45, spread_us=0.1), fitted(2.9))
     assert result.winner is result.planned
     tuned = result.tuned()
-    assert (tuned.placement, tuned.exchange) == (Placement(8, 40, 32, 0, 0), "near-lines")
+    assert (tuned.placement, tuned.exchange) == (Placement(8, 40, 32, 0, 0), "spread-lines")
     assert tuned.verdict == "no candidate is distinguishably faster than the planner's choice"
 
 

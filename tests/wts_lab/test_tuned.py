@@ -94,7 +94,7 @@ def test_a_foreign_file_is_refused(tmp_path, text):
         ({"placement": {"warps": 8}}, "placement lacks register_tiles"),
         ({"placement": None}, "placement is None; it must be a table"),
         ({"placement": asdict(replace(TUNED.placement, shared_tiles=24)) | {"shared_tiles": 31}}, "must be a multiple of warps"),
-        ({"exchange": "atomic"}, "choose one of near-lines, spread-lines, dense-lines"),
+        ({"exchange": "atomic"}, "choose one of spread-lines, dense-lines"),
         ({"exchange": 3}, "exchange is 3; choose one of"),
         ({"verdict": 3}, "verdict is 3; it must be a text"),
         ({"step_us": "fast"}, "step_us is 'fast'; it must be a finite number of at least 0"),

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from wts_lab.exchange_records import ExchangeTime, ExchangeTimes
 
 LOOKS = {
-    ("near-lines", False): ("32-bit words, near lines", "#009E73", "circle", "solid"),
-    ("spread-lines", False): ("32-bit words, lines as they come", "#0072B2", "square", "dash"),
+    ("spread-lines", False): ("32-bit words, a line for each unit", "#009E73", "circle", "solid"),
     ("dense-lines", False): ("32-bit words, packed", "#D55E00", "diamond", "dot"),
-    ("near-lines", True): ("64-bit words, near lines", "#CC79A7", "triangle-up", "dashdot"),
+    ("spread-lines", True): ("64-bit words, a line for each unit", "#CC79A7", "triangle-up", "dashdot"),
 }
 """(where the words lie, whether they have 64 bits) -> name, colour, marker and line."""
 
@@ -40,9 +39,9 @@ def exchange_spec(times: ExchangeTimes, *, title: str = "How long blocks take to
         own = [time for time in times.times if (time.exchange, time.wide, time.grid_blocks) == (exchange, wide, whole)]
         if own:
             traces.append(_trace(own, "rows", look, "x", "y"))
-    few = [time for time in times.times if (time.exchange, time.wide, time.rows) == ("near-lines", False, 1)]
+    few = [time for time in times.times if (time.exchange, time.wide, time.rows) == ("spread-lines", False, 1)]
     if few:
-        traces.append(_trace(few, "grid_blocks", LOOKS["near-lines", False], "x2", "y2") | {"showlegend": False})
+        traces.append(_trace(few, "grid_blocks", LOOKS["spread-lines", False], "x2", "y2") | {"showlegend": False})
     top = max((time.exchange_us_high for time in times.times), default=1.0) * 1.08
     nothing = dict(text=times.source, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font=dict(size=14, color=QUIET))
     frame = layout(

@@ -27,6 +27,20 @@ void wait_copies() {
 }
 
 inline uint4 load_fragment(const void* from, bool = false) { return *static_cast<const uint4*>(from); }
+inline uint4 load_words(const char* from, bool = false) {
+  uint4 v;
+  uint32_t* const words[4] = {&v.x, &v.y, &v.z, &v.w};
+  for (int i = 0; i < 4; ++i) std::memcpy(words[i], from + 128 * i, 4);
+  return v;
+}
+inline uint4 load_cores(uint32_t row) {
+  return emulator::together(row, [](auto of) {
+    uint4 v;
+    uint32_t* const words[4] = {&v.x, &v.y, &v.z, &v.w};
+    for (int i = 0; i < 4; ++i) std::memcpy(words[i], now->block->shared() + of(8 * i + emulator::lane() / 4) + emulator::lane() % 4 * 4, 4);
+    return v;
+  });
+}
 inline uint32_t load_pair_past_l1(const uint16_t* from) { return from[0] | static_cast<uint32_t>(from[1]) << 16; }
 inline void prefetch_l2(const void*) {}
 inline void store_word(uint64_t* address, uint64_t word) { *address = word; }
@@ -106,12 +120,28 @@ void multiply_group(int (&c)[Quads][4], const uint4& a, uint32_t operand, uint32
   for (int quad = 0; quad < Quads; ++quad)
     for (int i = 0; i < 4; ++i) c[quad][i] = sums.value[quad][i] + (adds ? c[quad][i] : 0);
 }
+template <int Quads>
+void multiply_group(int (&c)[Quads][4], uint32_t tiles, uint32_t operand, uint32_t half_bytes, bool adds) {
+  const int g = emulator::lane() / 4, t = emulator::lane() % 4, first = now->thread / 32 % 4 * 16 + g;
+  const char* const shared = now->block->shared();
+  for (int quad = 0; quad < Quads; ++quad)
+    for (int i = 0; i < 4; ++i) {
+      int sum = adds ? c[quad][i] : 0;
+      for (int half = 0; half < 2; ++half)
+        for (int byte = 0; byte < 16; ++byte)
+          sum += static_cast<int8_t>(shared[tiles + half * 1024 + (first + i / 2 * 8) * 16 + byte]) *
+                 static_cast<int8_t>(shared[operand + half * half_bytes + (8 * quad + 2 * t + i % 2) * 16 + byte]);
+      c[quad][i] = sum;
+    }
+}
 inline void order_products() {}
 inline void commit_products() {}
-inline void wait_products() {}
+template <int>
+void wait_products() {}
 inline void publish_operand() {}
 template <int Quads>
 void hold(int (&)[Quads][4]) {}
+inline int computed_here(int value) { return value; }
 inline uint32_t signs_of_halves(uint32_t bits) { return (bits & 0x80000000u ? 0xffff0000u : 0u) | (bits & 0x8000u ? 0xffffu : 0u); }
 inline float approximate_reciprocal(float d) { return 1.0f / d; }
 // As far above the logarithm as the hardware's may be, which makes bounds as low as they may be.
