@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cost_model.errors import CalibrationError
@@ -110,7 +111,7 @@ def _part_figures(known: Mapping[str, float], walks: Sequence[RecordedWalk], par
               f"worst {100 * float(relative.max()):.1f} %; {origin}")
     figures = {name: Figure(float(value), UNITS[name], "measured", source, float(error), RESIDUALS[name])
                for name, value, error in zip(found.names, found.found, found.errors)}
-    left = held_out(known, walks, part)
+    left = held_out(known, walks, part, found.values())
     for name, (error, shapes) in class_errors(left).items():
         counted = f"{shapes} walks of the class, each left out with its vocabulary and with its batch" if shapes else "no walk of the class"
         figures[class_error(MODEL_ERROR if part == "step" else ENTRY_ERROR, name)] = Figure(error, "ratio", "measured", f"{part} residuals of {counted}; {origin}")
@@ -131,8 +132,8 @@ class _Fitted:
         return dict(zip(self.names, map(float, self.found)))
 
 
-def _fitted(known: Mapping[str, float], walks: Sequence[RecordedWalk], part: str) -> _Fitted:
-    """Least squares of the coefficients that the walks can tell."""
+def _fitted(known: Mapping[str, float], walks: Sequence[RecordedWalk], part: str, near: Mapping[str, float] = MappingProxyType(STARTS)) -> _Fitted:
+    """Least squares of the coefficients that the walks can tell, searched from values `near`."""
     import numpy as np
     from scipy.optimize import least_squares
 
@@ -143,24 +144,30 @@ def _fitted(known: Mapping[str, float], walks: Sequence[RecordedWalk], part: str
         return np.array([walk.log_ratio(trial, part) for walk in walks])
 
     bounds = ([BOUNDS[name][0] for name in names], [BOUNDS[name][1] for name in names])
-    found = least_squares(residuals, [STARTS[name] for name in names], bounds=bounds, diff_step=1e-4, loss="soft_l1", f_scale=ORDINARY_ERROR)
+    found = least_squares(residuals, [_within(near.get(name, STARTS[name]), *BOUNDS[name]) for name in names], bounds=bounds, diff_step=1e-4, loss="soft_l1", f_scale=ORDINARY_ERROR)
     left = residuals(found.x)
     covariance = np.linalg.pinv(found.jac.T @ found.jac) * np.sum(left**2) / max(1, len(walks) - len(names))
     return _Fitted(names, found.x, np.sqrt(np.diag(covariance)), left)
 
 
+def _within(value: float, low: float, high: float) -> float:
+    """A value a little inside its bounds, where a search can begin."""
+    margin = 0.002 * (high - low)
+    return min(max(value, low + margin), high - margin)
+
+
 # --- the errors of a class ---------------------------------------------------------------------------------------------------------
 
 
-def held_out(known: Mapping[str, float], walks: Sequence[RecordedWalk], part: str) -> Left:
+def held_out(known: Mapping[str, float], walks: Sequence[RecordedWalk], part: str, near: Mapping[str, float] = MappingProxyType(STARTS)) -> Left:
     """What coefficients fitted to all other vocabularies leave of each walk, and what those fitted to all other batches leave. Where there is one
-    vocabulary and one batch only, nothing can be held out, and what the fit itself leaves is given."""
+    vocabulary and one batch only, nothing can be held out, and what the fit itself leaves is given. `near`: where coefficients are searched from."""
     found: list[tuple[RecordedWalk, float]] = []
     for label in ("vocab_size", "batch"):
         labels = sorted({getattr(walk.key, label) or 1 for walk in walks})
         for left_out in labels if len(labels) > 1 else ():
             others, these = ([walk for walk in walks if ((getattr(walk.key, label) or 1) == left_out) is wanted] for wanted in (False, True))
-            values = {**known, **_fitted(known, others, part).values()}
+            values = {**known, **_fitted(known, others, part, near).values()}
             found += [(walk, walk.log_ratio(values, part)) for walk in these]
     return found or list(zip(walks, map(float, _fitted(known, walks, part).left)))
 
