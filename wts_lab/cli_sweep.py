@@ -104,4 +104,7 @@ def _show(cases: tuple[WalkCase, ...], points_of_a_case: int, groups_per_job: in
         return
     for case in cases:
         typer.echo(case.label)
-    typer.echo(f"{size['cases']} cases in {groups} groups and {size['jobs']} jobs, {size['points']:,} points in each process")
+    cases_told, groups_told, jobs_told, points_told = (
+        f"{size[name]:,} {name if size[name] != 1 else name.removesuffix('s')}" for name in ("cases", "groups", "jobs", "points")
+    )
+    typer.echo(f"{cases_told} in {groups_told} and {jobs_told}, {points_told} in each process")

@@ -39,6 +39,10 @@ def test_a_grid_that_cannot_be_is_refused_before_a_gpu_is_looked_for(words, mess
     assert message in refused("sweep", *words)
 
 
+def test_one_of_a_thing_is_told_as_one():
+    assert run("sweep", "--vocab", "1024", "--dry-run").stdout.splitlines()[-1] == "1 case in 1 group and 1 job, 14 points in each process"
+
+
 def test_where_nothing_can_measure_the_mend_is_said(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert "torch sees none; `wts-lab doctor` says why" in refused("sweep", "--vocab", "1024", "--rank", "32")
