@@ -79,8 +79,8 @@ class FusedCase:
 
     Attributes:
         words, sizes: what was asked.
-        quads: batch rows by fours; matrix_reads: times that a step reads each resident tile; passes: over
-            the resident tiles.
+        quads: batch rows by fours; matrix_reads: times that a step reads each resident tile, of warpgroups once for four quads or, where tiles
+            stream, for all; passes: over the resident tiles by warps.
         wide: 1 where words have 64 bits, else 0.
         streamed_bytes: bytes of W2 that the chip reads again in each step; resident_bytes: loaded once.
         logits_bytes: base logits read in a step, and step logits written where they are kept.
@@ -122,7 +122,8 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
     quads = terms.quads_of(sizes.batch)
     recurrent = recurrent_case(kernel.head, words.precision, sizes, curve)
     return FusedCase(
-        words=words, sizes=sizes, quads=quads, matrix_reads=1 if kernel.grouped else quads,
+        words=words, sizes=sizes, quads=quads,
+        matrix_reads=choose(sizes.streamed_tiles > 0, 1, -(-kernel.quads // QUADS_TOGETHER)) if kernel.grouped else quads,
         passes=1 if kernel.grouped else choose(sizes.tiles > sizes.streamed_tiles, quads, 1),
         wide=1 if kernel.sampling or kernel.rounding == "none" else choose(sizes.tiles * terms.TILE_ROWS > NARROW_ROWS, 1, 0),
         streamed_bytes=streamed, resident_bytes=matrix - streamed, logits_bytes=logits,
@@ -243,15 +244,15 @@ def _one_after_the_other(values: Mapping[str, float], case: FusedCase, products:
 
 
 def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_shared: Number, reads: Number) -> list[Group]:
-    """Products of so many of a block's tiles, and their reads from shared memory: beside each other where warps multiply, fragment by fragment; one
-    after the other in a warpgroup, which loads the fragments of a slot and then multiplies."""
+    """Products of so many of a block's tiles, beside their reads from shared memory; a warpgroup reads the latents of all rows for its four tiles, too."""
     kernel, sizes, precision = case.words.kernel, case.sizes, case.words.precision
     operations = (terms.group_operations(tiles, sizes.rank, kernel.rows) if kernel.grouped
                   else terms.product_operations(tiles, sizes.rank, precision, sizes.batch))
     read_bytes = from_shared * terms.tile_bytes(sizes.rank, precision) * reads
-    times_us = {"products": terms.products_us(operations, values[_rate_parameter(case.words)]),
-                "shared_read": terms.shared_read_us(read_bytes, values["shared_read_bytes_per_s_per_sm"])}
-    return one_by_one(times_us) if kernel.grouped else [times_us]
+    if kernel.grouped:
+        read_bytes = read_bytes + terms.group_operand_bytes(tiles, sizes.rank, kernel.rows)
+    return [{"products": terms.products_us(operations, values[_rate_parameter(case.words)]),
+             "shared_read": terms.shared_read_us(read_bytes, values["shared_read_bytes_per_s_per_sm"])}]
 
 
 def _selections(values: Mapping[str, float], case: FusedCase, tiles: Number, alone: bool) -> list[Group]:

@@ -83,6 +83,15 @@ def group_operations(tiles: int, rank: int, rows: int) -> float:
     return 2.0 * TILE_ROWS * rank * larger(2 * rows, GROUP_COLUMNS) * tiles
 
 
+GROUP_TILES = 4
+"""Tiles that a warpgroup multiplies at once, one a warp."""
+
+
+def group_operand_bytes(tiles: Number, rank: Number, rows: int) -> Number:
+    """Bytes of latents that warpgroups read from shared memory for `tiles` tiles: two int8 vectors of all `rows`, for every four tiles."""
+    return tiles / GROUP_TILES * 2 * rows * rank
+
+
 def accumulators_of(slots: Number, packed: Number) -> Number:
     """Accumulators of a thread: `packed` slots share one (4 at one batch row, 2 at two), but three keep the tensor cores busy.
 

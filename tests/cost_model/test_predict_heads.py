@@ -90,19 +90,23 @@ def test_each_quad_reads_the_matrix_again():
     assert three_quads["products"] == pytest.approx(3 * one["products"]), "rows that the batch leaves out are not multiplied"
 
 
-def test_a_warpgroup_reads_the_matrix_once_for_all_rows():
+def test_a_warpgroup_reads_its_tiles_once_for_four_quads_and_the_latents_with_them():
     rate = resolve(STUDY).values["wgmma_s8_ops_per_s_per_sm"]
     quad, eight, sixteen, most = parts_of(sized(4, "warp")), *(parts_of(sized(batch, "warpgroup")) for batch in (8, 16, 32))
     assert eight["products"] == sixteen["products"] == pytest.approx(72 * 2 * 16 * 256 * 32 / rate * 1e6) == most["products"] / 2
-    assert eight["shared_read"] == sixteen["shared_read"] == most["shared_read"] == quad["shared_read"]
+    for rows, found, readings in ((8, eight, 1), (16, sixteen, 1), (32, most, 2)):
+        assert found["shared_read"] == pytest.approx((48 * 4096 * readings + 72 / 4 * 2 * rows * 256) / 2.46e11 * 1e6)
     assert sixteen["overhead"] == quad["overhead"] and sixteen["epilogue"] == pytest.approx(4 * quad["epilogue"])
 
 
-@pytest.mark.parametrize("batch", [16, 32])
-def test_a_warpgroup_does_not_hide_its_selection(batch):
-    """By the clocks of its phases, which `docs/cost-model.md` quotes."""
-    exposed = {name: shown for name, (shown, _, _) in split(step_groups(resolve(STUDY).values, sized(batch, "warpgroup"))).items()}
-    assert exposed["products"] > 0 and exposed["epilogue"] == parts_of(sized(batch, "warpgroup"))["epilogue"]
+@pytest.mark.parametrize("batch", [8, 16, 32])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_selection_of_a_warpgroup_runs_beside_its_products_as_far_as_parts_say(batch, share):
+    case, gpu = sized(batch, "warpgroup"), STUDY.with_figures({"wgmma_overlap_ratio": Figure(share, "ratio", "measured", "made up")})
+    shown = split(step_groups(resolve(gpu).values, case))
+    multiplied_us, selected_us = max(sum(shown[name][:2]) for name in ("products", "shared_read")), sum(shown["epilogue"][:2])
+    both_us = sum(shown[name][0] for name in ("products", "shared_read", "epilogue"))
+    assert both_us == pytest.approx(multiplied_us + selected_us - share * min(multiplied_us, selected_us))
 
 
 def test_bf16_takes_quads_too():
@@ -226,11 +230,11 @@ def test_a_candidate_pool_widens_the_entry_alone():
 
 
 def test_each_class_of_walks_has_the_width_that_its_own_records_leave():
-    errors = {"many_rows": 0.07, "sampled": 0.08, "recurrent": 0.09}
+    errors = {"many_rows": 0.17, "sampled": 0.18, "recurrent": 0.19}
     gpu = STUDY.with_figures({f"{name}_model_relative_error": Figure(error, "ratio", "measured", "made up") for name, error in errors.items()})
     walks = (walk(gpu=gpu, batch=4), walk(gpu=gpu, batch=5), walk(gpu=gpu, temperature=1.0), walk("rnn", gpu=gpu), walk("rnn", gpu=gpu, temperature=1.0))
     halves = [(one.step_us_high / one.step_us - 1) / 1.96 for one in walks]
-    assert halves[0] < 0.06 and halves[1:] == pytest.approx([0.07, 0.08, 0.09, 0.08])
+    assert halves[0] < 0.06 and halves[1:] == pytest.approx([0.17, 0.18, 0.19, 0.18])
 
 
 @pytest.mark.parametrize("kind, mode, workload, words", [
