@@ -94,5 +94,6 @@ def _exchange(name: str | None) -> str:
 
 
 def _placement(key: SeriesKey) -> str:
-    """A placement as `--placement` takes it."""
-    return ",".join(str(getattr(key, name) or 0) for name in PLACEMENT_COLUMNS)
+    """A placement as `--placement` takes it, where all of it is known."""
+    counts = (getattr(key, name) for name in PLACEMENT_COLUMNS)
+    return ",".join(UNKNOWN if count is None else str(count) for count in counts)

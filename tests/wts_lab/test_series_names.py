@@ -59,6 +59,10 @@ CHANGES = {
 }  # fmt: skip
 
 
+def test_a_count_that_is_not_known_is_no_zero():
+    assert named(replace(WALK, staging_tiles=None))[1] == "resident int8x2, placement 8,40,32,0,n/a"
+
+
 @given(st.sets(st.builds(lambda facts: replace(WALK, **facts), st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in CHANGES.items()}))))
 def test_no_two_series_are_named_alike(keys):
     keys = list(keys)
