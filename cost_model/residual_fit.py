@@ -83,10 +83,12 @@ def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: s
     Raises:
         CalibrationError: no usable series.
     """
-    walks = [RecordedWalk(key, fit, case_of_series(gpu, key)) for key, fit in fits if fit.usable and key.implementation == OURS
-             and key.exchange in (None, DEFAULT_EXCHANGE) and _is_checked(key)]
+    ours = [(key, fit) for key, fit in fits if fit.usable and key.implementation == OURS and _is_checked(key)]
+    walks = [RecordedWalk(key, fit, case_of_series(gpu, key)) for key, fit in ours if key.exchange in (None, DEFAULT_EXCHANGE)]
     if not walks:
-        raise CalibrationError(f"no usable walk series of {OURS}; measure some, or calibrate from probes alone")
+        others = sorted({key.exchange for key, _ in ours})
+        told = f"; those that are there exchange words by {', '.join(others)}, and the model describes {DEFAULT_EXCHANGE}" if others else ""
+        raise CalibrationError(f"no usable walk series of {OURS}{told}; measure some with the present kernels, or calibrate from probes alone")
     known = resolve(gpu).values
     gpu = gpu.with_figures(_part_figures(known, walks, "step", origin))
     entered = [walk for walk in walks if walk.fit.entry_us > 0 and not unchecked_entry(asked_of_series(walk.key)[0])]

@@ -156,6 +156,8 @@ def test_published_engine_times_do_not_take_part():
 
 def test_experiments_with_the_exchange_take_no_part():
     fits = walk_fits(study_h200(**TRUTH))
+    with pytest.raises(CalibrationError, match="those that are there exchange words by near-lines, and the model describes"):
+        fit_residuals(study_h200(), [(replace(key, exchange="near-lines"), fit) for key, fit in fits])
     odd = [(replace(key, exchange="slots-x8"), exact_fit(9 * fit.step_us, fit.entry_us)) for key, fit in fits]
     gpu = fit_residuals(study_h200(), [*fits, *odd])
     assert gpu.value("fused_overhead_us") == pytest.approx(TRUTH["fused_overhead_us"], rel=1e-3)
