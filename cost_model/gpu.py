@@ -46,7 +46,7 @@ CALIBRATED_PARAMETERS = MappingProxyType({
     "exchange_wide_ratio": "exchange of 64-bit words over that of 32-bit ones",
     "ring_latency_us": "a turn of a ring of copies beyond its bytes, from L2",
     "ring_latency_hbm_us": "the same from HBM",
-    "wgmma_s8_ops_per_s_per_sm": "int8 products of warpgroups in the walk, loads between them included",
+    "wgmma_s8_ops_per_s_per_sm": "int8 products of warpgroups in the walk, what lies between them included",
     "wgmma_overlap_ratio": "share of selection that runs beside products of warpgroups",
     "noise_bound_instructions": "bounds of a sampled pair's noise and their contest, in instructions that wait for the one before",
     "epilogue_cycles_per_accumulator": "issue cycles of a warp that selects from an accumulator",

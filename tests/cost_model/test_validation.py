@@ -97,7 +97,7 @@ def test_held_out_walks_meet_the_goals(hold_out, kind):
         if len(of_class) >= ENOUGH_POINTS:
             assert accuracy(of_class).inside_share >= LEAST_INSIDE_OF_CLASS, name
         if name == FEW_ROWS:
-            assert accuracy(of_class).half_width_share <= 0.095 and len(of_class) >= 0.3 * summed.points
+            assert accuracy(of_class).half_width_share <= 0.12 and len(of_class) >= 0.3 * summed.points
 
 
 def test_the_datasheet_alone_meets_its_goals():
