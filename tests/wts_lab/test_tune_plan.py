@@ -104,7 +104,7 @@ def test_a_row_tells_what_planner_and_model_expect():
         ({"limit": 0}, "limit is 0"),
         ({"warps": ()}, "no number of warps"),
         ({"warps": (33,)}, "warps is 33"),
-        ({"exchanges": ("atomic",)}, "choose one of spread-lines, spread-lines, dense-lines"),
+        ({"exchanges": ("atomic",)}, "choose one of spread-lines, dense-lines"),
         ({"steps": (1, 16)}, "steps are 1, 16; a step cost needs at least 3"),
         ({"steps": (1, 1, 7)}, "must not repeat"),
         ({"l2_state": "hot"}, "warm, cold, serving"),
