@@ -38,7 +38,7 @@ DEFAULT_EXCHANGE = "spread-lines"
 """The exchange of a walk that nobody asked another of: the only one that settings stand for and the model describes."""
 
 FORMER_EXCHANGES = ("slots-x1", "near-lines")
-"""The exchange of walks recorded before there was a choice of lines: the default of its time."""
+"""Exchanges of walks that were recorded earlier: each was the default of its time."""
 
 MAX_BATCH = 32
 
