@@ -47,9 +47,12 @@ test: $(VENV)/.ready-test ## run all tests; those that need a GPU or a browser s
 lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
 	@$(PY) -m jupyterlab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
-records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/ (20 min; SGLang's own paths after make sglang)
-	@$(PY) -m benchmarks.run probes walks headline batches parts phases heads placements exchanges --missing --out "$(RECORDS)"
+records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/ (40 min; SGLang's own paths after make sglang)
+	@$(PY) -m benchmarks.run probes walks headline batches parts phases heads spread placements exchanges grid-greedy grid-sampled --missing --out "$(RECORDS)"
+	@$(PY) -m benchmarks.stress --out "$(RECORDS)"
 	@test ! -d .venv/sglang || $(PY) -m benchmarks.run engine --only v151936 --missing --out "$(RECORDS)" --sglang-root .venv/sglang
+	@test ! -d .venv/sglang || $(PY) -m benchmarks.engine_kernels --out "$(RECORDS)" --sglang-root .venv/sglang
+	@$(PY) -m benchmarks.round --record round --out "$(RECORDS)" $$(test ! -d .venv/sglang || echo --sglang-root .venv/sglang)
 
 sglang: $(VENV)/.ready-sglang ## unpack SGLang's wheel (40 MB) into .venv/sglang, without its dependencies, for the tests that compare with it
 
