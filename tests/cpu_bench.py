@@ -10,6 +10,7 @@ import os
 import platform
 import signal
 import time
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,8 +94,12 @@ def cpu_place():
     return Place(platform.node(), str(os.getpid()), "some-cpu", "c0ffee")
 
 
+MEETING_S = 120.0
+"""How long a worker waits for the other device's, which may still be starting on a busy machine."""
+
+
 def measure_on_cpu(plan_file: Path, process_index: int, progress, cancel):
-    """One process of a job, in this process; notes who measured it, and dies where a file says so."""
+    """One process of a job, in this process; notes who measured it, dies where a file says so, and waits where one says until each device has a worker."""
     notes = Path(os.environ["SWEEP_TEST_NOTES"])
     if (notes / "always-die").exists():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -102,6 +107,10 @@ def measure_on_cpu(plan_file: Path, process_index: int, progress, cancel):
         if mark.exists() and (mark.name == "die-once" or process_index == 1):
             mark.rename(notes / f"died-{os.getpid()}")
             os.kill(os.getpid(), signal.SIGKILL)
+    (notes / f"at-{os.environ.get('CUDA_VISIBLE_DEVICES')}").touch()
+    deadline = time.monotonic() + MEETING_S
+    while (notes / "all-devices").exists() and len(list(notes.glob("at-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
     torch.set_num_threads(1)
     bench_run.work(plan_file, process_index, bench=CpuBench(), say=lambda line: None)
     with open(notes / "measured", "a", encoding="utf-8") as file:

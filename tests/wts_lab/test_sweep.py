@@ -80,6 +80,7 @@ def measured_by(notes):
 
 def test_a_grid_is_measured_once_over_all_workers_of_the_machine(tmp_path, notes, pool):
     said = []
+    (notes / "all-devices").touch()
     path = run_sweep(CASES, pool, CPU_WORKER, out=tmp_path, say=said.append, **GRID)
     assert points(path) == POINTS and path.parent.name == "some-cpu" and path.name.endswith("-grid.parquet") and said == []
     who = measured_by(notes)
@@ -93,6 +94,7 @@ def test_a_grid_is_measured_once_over_all_workers_of_the_machine(tmp_path, notes
 
 def test_a_killed_worker_costs_its_own_job_alone_and_is_replaced(tmp_path, notes, pool):
     (notes / "die-once").touch()
+    (notes / "all-devices").touch()
     path = run_sweep(CASES, pool, CPU_WORKER, out=tmp_path, **GRID)
     (died,) = notes.glob("died-*")
     assert points(path) == POINTS and len(measured_by(notes)) == len(CASES) * 2
