@@ -2,6 +2,9 @@
 
 A round record holds phases, heads and whole rounds of the same process, interleaved. A time is the median over processes of each process's
 median; a gain compares two whole rounds of the same process. Intervals are those of Student's t over processes; one process has none.
+
+Samples that were taken while the GPU throttled are not in a record, only their number is. Where most of a part's are missing, those that are left are of the
+moments before the GPU grew hot, and few: such a part is shown, but no gain that rests on it is summed up.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 PHASES = ("verify", "backbone", "base_logits")
 HEAD, WHOLE = "head", "round"
 """Names in column `phase`: the passes of a round, its head alone, and the whole of it."""
+
+LEAST_KEPT = 0.5
+"""Share of a part's samples that must have been kept for it to stand for the part."""
 
 
 class NoRounds(BadInput):
@@ -67,6 +73,11 @@ class MeasuredPart:
     samples: int
     dropped: int
 
+    @property
+    def kept_share(self) -> float:
+        """Share of its samples that were kept."""
+        return self.samples / (self.samples + self.dropped)
+
 
 @dataclass(frozen=True)
 class ComparedPart:
@@ -91,6 +102,7 @@ class MeasuredGain:
         gain_low, gain_high: 95 % interval, None for one process.
         head_share: of the round before, its head timed alone.
         predicted_gain: the same from predicted times.
+        kept_share: share of their samples that both rounds kept, the smaller one.
     """
 
     key: RoundKey
@@ -101,10 +113,32 @@ class MeasuredGain:
     gain_high: float | None
     head_share: float
     predicted_gain: float
+    kept_share: float
+
+    @property
+    def stands(self) -> bool:
+        """Whether enough samples were kept."""
+        return self.kept_share >= LEAST_KEPT
 
     def as_dict(self) -> dict:
         """Return the fields as plain values."""
         return {**asdict(self.key), **{name: value for name, value in asdict(self).items() if name != "key"}}
+
+
+@dataclass(frozen=True)
+class LostSamples:
+    """Samples of a record that were dropped because the GPU throttled.
+
+    Attributes:
+        dropped, taken: how many, and of how many; reasons: what the driver said, joined by commas.
+        rounds: those that lost some; without_gain: those of them whose whole round with the resident head, or with every stepwise one, lost all.
+    """
+
+    dropped: int
+    taken: int
+    reasons: str
+    rounds: tuple[RoundKey, ...]
+    without_gain: tuple[RoundKey, ...]
 
 
 @dataclass(frozen=True)
@@ -114,12 +148,14 @@ class RoundComparison:
     Attributes:
         gpu_id: whose; parts: in the record's order; gains: of each round, over each stepwise head.
         basis: where the passes' coefficients come from.
+        lost: what was dropped.
     """
 
     gpu_id: str
     parts: tuple[ComparedPart, ...]
     gains: tuple[MeasuredGain, ...]
     basis: str
+    lost: LostSamples
 
     def median_error(self, phase: str | None = None) -> float | None:
         """Median absolute error of the predictions of a phase, or of all; None where there are none."""
@@ -131,7 +167,7 @@ class RoundComparison:
         rows = [{**asdict(one.part.key), "phase": one.part.phase, "implementation": one.part.implementation, "mode": one.part.mode, "time_us": one.part.time_us,
                  "time_us_low": one.part.time_us_low, "time_us_high": one.part.time_us_high, "processes": len(one.part.process_us),
                  "samples": one.part.samples, "dropped": one.part.dropped, "predicted_us": one.predicted_us, "error": one.error} for one in self.parts]
-        return {"gpu_id": self.gpu_id, "basis": self.basis, "parts": rows, "gains": [gain.as_dict() for gain in self.gains]}
+        return {"gpu_id": self.gpu_id, "basis": self.basis, "parts": rows, "gains": [gain.as_dict() for gain in self.gains], "lost": asdict(self.lost)}
 
 
 def interval_of(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -152,10 +188,8 @@ def measured_parts(frame: pandas.DataFrame) -> tuple[MeasuredPart, ...]:
     gathered: dict[tuple, dict[tuple, list[float]]] = {}
     dropped: dict[tuple, int] = {}
     for row in frame.to_dict("records"):
-        key = RoundKey(row["target"], int(row["concurrency"]), int(row["context_tokens"]), int(row["draft_tokens"]))
-        group = (key, row["phase"], row["head_implementation"], row["head_mode"])
-        lost = row["samples_dropped"]
-        dropped[group] = dropped.get(group, 0) + (0 if lost is None or lost != lost else int(lost))
+        group = (_key(row), row["phase"], row["head_implementation"], row["head_mode"])
+        dropped[group] = dropped.get(group, 0) + _dropped(row)
         gathered.setdefault(group, {}).setdefault((row["run_id"], int(row["process_index"])), []).extend(row["samples_us"])
     found = []
     for group, processes in gathered.items():
@@ -167,6 +201,27 @@ def measured_parts(frame: pandas.DataFrame) -> tuple[MeasuredPart, ...]:
     if not found:
         raise NoRounds("the record holds no samples of a round; measure again with python -m benchmarks.round")
     return tuple(found)
+
+
+def _key(row: Mapping) -> RoundKey:
+    """The round of a row."""
+    return RoundKey(row["target"], int(row["concurrency"]), int(row["context_tokens"]), int(row["draft_tokens"]))
+
+
+def _dropped(row: Mapping) -> int:
+    """Samples that a row lost; 0 where it does not know."""
+    lost = row["samples_dropped"]
+    return 0 if lost is None or lost != lost else int(lost)
+
+
+def _lost(frame: pandas.DataFrame, gains: Iterable[MeasuredGain]) -> LostSamples:
+    """What a frame of round records dropped, and which rounds that left without a gain."""
+    rows = frame.to_dict("records")
+    hit = [row for row in rows if _dropped(row)]
+    keys, known = tuple(dict.fromkeys(map(_key, hit))), {gain.key for gain in gains}
+    dropped = sum(map(_dropped, hit))
+    reasons = sorted({reason for row in hit for reason in str(row.get("throttle_reasons") or "unknown").split(",")})
+    return LostSamples(dropped, dropped + sum(len(row["samples_us"]) for row in rows), ", ".join(reasons), keys, tuple(key for key in keys if key not in known))
 
 
 # --- predictions ----------------------------------------------------------------------------------------------------------
@@ -232,7 +287,8 @@ def compare_rounds(gpu: Gpu, frame: pandas.DataFrame, rates: PassRates | None = 
     parts = measured_parts(frame)
     by_target, basis = _rates_by_target(gpu, parts, rates)
     compared = tuple(ComparedPart(part, predict_part(gpu, part, by_target[part.key.target])) for part in parts)
-    return RoundComparison(gpu.id, compared, tuple(_gains(compared)), basis)
+    gains = tuple(_gains(compared))
+    return RoundComparison(gpu.id, compared, gains, basis, _lost(frame, gains))
 
 
 def _rates_by_target(gpu: Gpu, parts: Sequence[MeasuredPart], rates: PassRates | None) -> tuple[dict[str, PassRates], str]:
@@ -264,7 +320,8 @@ def _gains(compared: Iterable[ComparedPart]) -> Iterable[MeasuredGain]:
             continue
         head = by_place.get((key, HEAD, before))
         share = head.part.time_us / whole.part.time_us if head else float("nan")
-        yield MeasuredGain(key, str(before), OURS, median(ratios), *interval_of(ratios), share, whole.predicted_us / after.predicted_us - 1)
+        yield MeasuredGain(key, str(before), OURS, median(ratios), *interval_of(ratios), share, whole.predicted_us / after.predicted_us - 1,
+                           min(whole.part.kept_share, after.part.kept_share))
 
 
 def known_phases(parts: Iterable[MeasuredPart], key: RoundKey) -> dict[str, tuple[float, tuple[float, float] | None]]:

@@ -2,7 +2,7 @@
 
 A pass is a chain of kernels, one after the other:
 
-    pass = kernels × kernel_us + Σ products max(bytes / read rate, operations / product rate)
+    pass = kernels × kernel_us + Σ products max(bytes / read rate, operations of whole tiles / product rate)
            + Σ attention max(bytes / read rate, operations / attention rate) + other bytes / read rate of their own
 
 Read rates are the GPU's own, as its probes measured them (`parameters.resolve`): of large footprints for weights and K and V, of L2 for what a kernel
@@ -41,6 +41,10 @@ TARGET_KERNELS, DRAFT_KERNELS, LOGITS_KERNELS = 12, 6, 1
 """Kernels around the layers: embedding, last norm, output projection, choice of tokens and their acceptance; the block's tokens and the joined
 features; the output projection alone."""
 
+PRODUCT_TILE = 128
+"""Vectors of a tile of a matrix product: more than whole tiles of them are multiplied as the next whole tile. It is the tile of the libraries' large kernels
+on Hopper, and of 16, 32, 64 and 128 the one that predicts the recorded passes of the other target best."""
+
 ATTENTION_TILE = 64
 """Query rows of a tile of attention: the heads of a group and all tokens of a block share K and V, and are rounded up to whole tiles."""
 
@@ -61,8 +65,8 @@ class Product:
 
     @property
     def operations(self) -> int:
-        """Two a multiply-add."""
-        return 2 * self.count * self.rows * self.inner * self.outer
+        """Two a multiply-add, with vectors in whole tiles of PRODUCT_TILE."""
+        return 2 * self.count * _in_tiles(self.rows, PRODUCT_TILE) * self.inner * self.outer
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,11 @@ def _rows(concurrency: int, context_tokens: int, tokens: int) -> int:
     return concurrency * tokens
 
 
+def _in_tiles(rows: int, tile: int) -> int:
+    """Rows rounded up to whole tiles."""
+    return -(-rows // tile) * tile
+
+
 def _layers(target: Target, layers: int, rows: int) -> tuple[Product, ...]:
     """The four products of each layer: Q, K and V together, the output, gate and up together, down."""
     hidden, heads = target.hidden_size, target.attention_heads * target.head_dim
@@ -172,7 +181,7 @@ def _layers(target: Target, layers: int, rows: int) -> tuple[Product, ...]:
 def _attention_operations(target: Target, layers: int, concurrency: int, attended: int, tokens: int) -> int:
     """4 × rows × head size for each attended position, layer and kv head; rows = tokens × heads of a group, in whole tiles."""
     group = target.attention_heads // target.kv_heads
-    rows = -(-group * tokens // ATTENTION_TILE) * ATTENTION_TILE
+    rows = _in_tiles(group * tokens, ATTENTION_TILE)
     return 4 * layers * concurrency * target.kv_heads * attended * rows * target.head_dim
 
 

@@ -1,6 +1,6 @@
 """The answer about one speculative round: its phases, what each head makes of it, memory, break-even, substitutes and the verdict.
 
-`ask_round` joins what the other modules know: `phases` (times that nobody measured), `round` (the schedule), `drafter_memory`, `substitutes`
+`ask_round` joins what the other modules know: `round_phases` (times that nobody measured), `round` (the schedule), `drafter_memory`, `substitutes`
 and `decide`.
 """
 
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from cost_model import passes, phases
+from cost_model import phases
 from cost_model.decide import LEAST_GAIN, Decision, decide, extra_memory_bytes
 from cost_model.drafter_memory import DrafterMemory, memory_of
 from cost_model.errors import BadInput
-from cost_model.estimate import Z_95
 from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu
 from cost_model.head import Head, load_head
@@ -23,13 +22,13 @@ from cost_model.phases import ESTIMATED, Phase
 from cost_model.placement import PlanError
 from cost_model.predict import predict
 from cost_model.round import Interval, Round, RoundGain, break_even_steps, break_even_verify_us, round_gain
+from cost_model.round_phases import MODELLED, PHASES, unmeasured_phases
 from cost_model.substitutes import Alternatives, ShardChoice, Substitute, engine_predictions, substitutes
 from cost_model.targets import Drafter, Target, load_target
 from cost_model.terms import BYTES_OF_BF16
 from cost_model.units import format_bytes
 from cost_model.workload import Workload, require_whole
 
-PHASES = ("verify", "backbone", "base_logits")
 MOST_CONTEXT = 2**27
 """Longest context asked for, far above any model's; a longer one is a slip of the keyboard."""
 
@@ -45,7 +44,7 @@ class RoundRequest:
         workload: batch is the concurrency, steps the drafted tokens.
         context_tokens: of each sequence.
         accepted_length, accepted_length_interval: tokens a round and sequence, the bonus token included, at most steps + 1.
-        times: phase name -> Phase that is known; those of PHASES that are left out are estimated.
+        times: phase name -> Phase that is known; those of PHASES that are left out are modelled or estimated.
         schedule, hidden_share, hidden_share_interval: as in Round. An overlapped round without a share assumes 1, and 0 to 1 as interval.
         memory: how the drafter keeps context; as the catalogue says where None.
         alternatives: what else to price.
@@ -229,40 +228,11 @@ def ask_round(gpu: Gpu, request: RoundRequest, fits: Iterable[tuple[SeriesKey, S
 
 
 def _phases(gpu: Gpu, asked: RoundRequest, memory: DrafterMemory) -> dict[str, Phase]:
-    """Times of the phases without the head: as given, else as passes of recorded rounds run, else from the roofline. An overlapped draft
-    computes a block for each boundary, which nobody has recorded."""
-    target, sequences, steps, context = asked.target, asked.workload.batch, asked.workload.steps, asked.context_tokens
-    boundaries = steps + 1 if asked.schedule == "overlapped" else 1
-    demands = {
-        "verify": lambda: phases.target_demand(target, sequences, context, steps + 1),
-        "backbone": lambda: phases.backbone_demand(target, asked.drafter, memory, sequences, context, steps, boundaries),
-        "base_logits": lambda: phases.base_logits_demand(target, sequences, steps, boundaries, asked.head.padded_vocab_size),
-    }
-    works = {
-        "verify": lambda: passes.target_work(target, sequences, context, steps + 1),
-        "backbone": lambda: passes.backbone_work(target, asked.drafter, memory, sequences, context, steps),
-        "base_logits": lambda: passes.base_logits_work(target, sequences, steps, asked.head.padded_vocab_size),
-    }
-    rates = passes.load_rates(gpu) if boundaries == 1 else None
-    found = {}
-    for name in PHASES:
-        if name in asked.times:
-            found[name] = asked.times[name]
-        elif rates is None:
-            found[name] = phases.estimated(demands[name](), gpu)
-        else:
-            found[name] = _modelled(passes.pass_us(gpu, works[name](), rates), demands[name]().roofline_us(gpu), rates.relative_error)
-    return found
-
-
-MODELLED = "modelled as a pass under CUDA graphs"
-"""Basis of a phase whose time follows from the coefficients that recorded rounds gave."""
-
-
-def _modelled(time_us: float, roofline_us: float, relative_error: float) -> Phase:
-    """A phase of that time and standard error; its low end is never below the roofline, unless the time itself is."""
-    half = 1 + Z_95 * relative_error
-    return Phase(time_us, max(time_us / half, min(roofline_us, time_us)), time_us * half, MODELLED)
+    """Times of the phases without the head: as given, else as `round_phases.unmeasured` says."""
+    workload, overlapped = asked.workload, asked.schedule == "overlapped"
+    unmeasured = unmeasured_phases(gpu, asked.drafter, asked.target, memory, workload.batch, asked.context_tokens, workload.steps,
+                                   boundaries=workload.steps + 1 if overlapped else 1, vocab_size=asked.head.padded_vocab_size, without=asked.times)
+    return {name: asked.times[name] if name in asked.times else unmeasured[name] for name in PHASES}
 
 
 def _joined(asked: RoundRequest, found: Mapping[str, Phase]) -> Round:

@@ -1,7 +1,7 @@
 """The head's share of a draft, and of a whole round: released drafters, each with the engine's head and with the resident one.
 
-A round is verify, draft backbone, base logits and head, one after the other. Phases that nobody measured come from a roofline (`cost_model.phases`) and
-are wide; the head is measured where its calls were recorded in the serving state, else predicted.
+A round is verify, draft backbone, base logits and head, one after the other. Phases are modelled on recorded rounds, or wide estimates from a roofline
+(`cost_model.round_phases`); the head is measured where its calls were recorded in the serving state, else predicted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_model import phases
 from cost_model.drafter_memory import memory_of
+from cost_model.round_phases import unmeasured_phases
 from cost_model.serving import shapes_of
 from cost_model.targets import list_drafters, load_drafter
 from cost_model.workload import Workload
@@ -94,12 +94,8 @@ def head_shares(
 def _shares(gpu: Gpu, drafter: Drafter, concurrency: int, context_tokens: int, records: Path | None) -> list[HeadShare]:
     target, head = shapes_of(drafter)
     memory, steps = memory_of(drafter, target), drafter.steps
-    demands = {
-        VERIFY: phases.target_demand(target, concurrency, context_tokens, steps + 1),
-        "backbone": phases.backbone_demand(target, drafter, memory, concurrency, context_tokens, steps),
-        "base logits": phases.base_logits_demand(target, concurrency, steps, vocab_size=head.padded_vocab_size),
-    }
-    found = {name: phases.estimated(demand, gpu) for name, demand in demands.items()}
+    unmeasured = unmeasured_phases(gpu, drafter, target, memory, concurrency, context_tokens, steps, vocab_size=head.padded_vocab_size)
+    found = {name.replace("_", " "): phase for name, phase in unmeasured.items()}
     load = Workload(concurrency, steps, l2_state="serving")
     walks = {
         ENGINE_WAY: walked(gpu, head, replace(load, precision="bf16"), "stepwise", records=records),

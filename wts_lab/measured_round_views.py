@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cost_model.measured_round import HEAD, PHASES, WHOLE, MeasuredPart, RoundKey
+from cost_model.measured_round import HEAD, LEAST_KEPT, PHASES, WHOLE, MeasuredPart, RoundKey
 from cost_model.published import load_claims
 from cost_model.tables import signed_percent
-from cost_model.units import format_percent, format_us
+from cost_model.units import format_count, format_percent, format_us
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cost_model.measured_round import ComparedPart, MeasuredGain, RoundComparison
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, columns and rows of text."""
 
 PUBLISHED = "throughput_gain_max"
+
+THIN = " *"
+"""After a figure that rests on few of its samples."""
 
 
 def tables(found: RoundComparison) -> list[Table]:
@@ -26,17 +31,14 @@ def tables(found: RoundComparison) -> list[Table]:
 def sentences(found: RoundComparison) -> list[str]:
     """What was measured, and what others published, side by side."""
     lines = [f"Predictions of passes: {found.basis}; of heads: the GPU's calibration."]
-    taken = _over_taken(found)
+    taken = [gain for gain in _over_taken(found) if gain.stands]
     if taken:
         most = max(taken, key=lambda gain: gain.gain)
         lines.append(f"At the same accepted length the resident head gives {format_percent(min(gain.gain for gain in taken))} to {format_percent(most.gain)} more tokens per "
                      f"second than the path that the engine takes, the most with {_place(most.key)} of {most.key.target}: {_interval(most)}.")
     claim = next(claim for claim in load_claims() if claim.id == PUBLISHED)
     lines.append(f"Published: up to {claim.value:g} {claim.unit} ({claim.source}; {claim.claim[0].lower()}{claim.claim[1:]}), in an engine, with its host's work between passes.")
-    lost = sum(one.part.dropped for one in found.parts)
-    if lost:
-        lines.append(f"{lost} samples were dropped because the GPU throttled.")
-    return lines
+    return [*lines, *_lost(found)]
 
 
 def markdown(found: RoundComparison) -> str:
@@ -56,21 +58,38 @@ def _over_taken(found: RoundComparison) -> list[MeasuredGain]:
     return list(first.values())
 
 
+def _lost(found: RoundComparison) -> list[str]:
+    """What was dropped, of which rounds, and what that leaves; nothing where nothing was."""
+    lost = found.lost
+    if not lost.dropped:
+        return []
+    lines = [f"{format_count(lost.dropped)} of {format_count(lost.taken)} samples were dropped because the GPU throttled ({lost.reasons}): of {_rounds(lost.rounds)}. "
+             f"A figure marked with{THIN} keeps fewer than {format_percent(LEAST_KEPT)} of its samples, those of moments when the driver named no reason; such gains are not among those above."]
+    if lost.without_gain:
+        lines.append(f"No gain was measured of {_rounds(lost.without_gain)}: no process kept samples of the round with both heads.")
+    return lines
+
+
+def _rounds(keys: Iterable[RoundKey]) -> str:
+    """Rounds in words."""
+    return ", ".join(f"{key.target} {_place(key)}" for key in keys)
+
+
 def _place(key: RoundKey) -> str:
     """Sequences and context."""
     return f"{key.concurrency} × {key.context_tokens:,}"
 
 
 def _interval(gain: MeasuredGain) -> str:
-    """A gain with its interval."""
-    if gain.gain_low is None:
-        return f"{format_percent(gain.gain)}, one process"
-    return f"{format_percent(gain.gain)} ({format_percent(gain.gain_low)} to {format_percent(gain.gain_high)})"
+    """A gain with its interval, marked where it rests on few samples."""
+    told = "one process" if gain.gain_low is None else f"{format_percent(gain.gain_low)} to {format_percent(gain.gain_high)}"
+    return f"{format_percent(gain.gain)} ({told}){'' if gain.stands else THIN}"
 
 
 def _time(part: MeasuredPart) -> str:
-    """A time with the half-width of its interval."""
-    return format_us(part.time_us) if part.time_us_low is None else f"{format_us(part.time_us)} ± {format_percent((part.time_us_high - part.time_us) / part.time_us)}"
+    """A time with the half-width of its interval, marked where it rests on few samples."""
+    half = "" if part.time_us_low is None else f" ± {format_percent((part.time_us_high - part.time_us) / part.time_us)}"
+    return format_us(part.time_us) + half + ("" if part.kept_share >= LEAST_KEPT else THIN)
 
 
 def _gains(found: RoundComparison) -> Table:

@@ -101,6 +101,24 @@ def test_gains_compare_rounds_of_the_same_process():
     assert gain.as_dict()["target"] == "qwen3-4b" and gain.as_dict()["gain"] == gain.gain
 
 
+def test_what_was_dropped_is_counted_and_thin_gains_do_not_stand():
+    rows = synthetic_rows(GPU, ("qwen3-4b",), (1, 2, 4), (1024,), processes=2)
+    for row in rows:
+        row["samples_us"] = row["samples_us"] * 4
+        if row["concurrency"] == 2 and row["head_implementation"] == "wts" and row["phase"] == "round":
+            row |= {"samples_us": row["samples_us"][:1], "samples_dropped": 3, "throttle_reasons": "sw_power_cap"}
+        if row["concurrency"] == 4 and row["phase"] == "round":
+            row |= {"samples_us": [], "samples_dropped": 4, "throttle_reasons": "hw_slowdown,sw_power_cap"}
+    taken = sum(len(row["samples_us"]) for row in rows)
+    found = compare_rounds(GPU, frame_of(rows), RATES)
+    thin, none = RoundKey("qwen3-4b", 2, 1024, 16), RoundKey("qwen3-4b", 4, 1024, 16)
+    dropped = sum(row["samples_dropped"] or 0 for row in rows)
+    assert (found.lost.dropped, found.lost.taken, found.lost.reasons) == (dropped, taken + dropped, "hw_slowdown, sw_power_cap")
+    assert found.lost.rounds == (thin, none) and found.lost.without_gain == (none,)
+    assert {gain.key.concurrency: (gain.kept_share, gain.stands) for gain in found.gains} == {1: (1.0, True), 2: (0.25, False)}
+    assert found.as_dict()["lost"]["without_gain"][0]["concurrency"] == 4
+
+
 def test_one_target_needs_coefficients_that_ship(monkeypatch, tmp_path):
     frame = frame_of(synthetic_rows(GPU, ("qwen3-4b",), (1,), (1024,)))
     monkeypatch.setattr(passes, "rates_path", lambda: tmp_path / "none.toml")

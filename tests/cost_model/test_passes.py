@@ -24,7 +24,7 @@ def test_products_read_the_weights_that_the_shapes_count(name):
     target, drafter = load_target(name), load_drafter(f"dspark-{name}")
     verify = passes.target_work(target, 3, 1000, 17)
     assert verify.weight_bytes == 2 * (target.layers * target.layer_parameters + target.output_parameters)
-    assert sum(one.operations for one in verify.products) == 2 * 3 * 17 * verify.weight_bytes // 2
+    assert sum(one.operations for one in verify.products) == 2 * 128 * verify.weight_bytes // 2  # 51 vectors are one tile of 128
     draft = passes.backbone_work(target, drafter, memory_of(drafter, target), 3, 1000, 16)
     again = drafter.layers * 2 * target.kv_heads * target.head_dim * target.hidden_size  # K and V of the features are a product of their own
     assert draft.weight_bytes == 2 * (drafter.parameters(target) + again)
@@ -45,7 +45,8 @@ def test_attention_reads_each_position_once_and_multiplies_whole_tiles():
 
 def test_a_product_is_bound_by_bytes_or_by_operations():
     few, many = Product(2, 1, 4096, 8192), Product(2, 4000, 4096, 8192)
-    assert few.work_bytes == 2 * 2 * (4096 * 8192 + 4096 + 8192) and few.operations == 2 * 2 * 4096 * 8192
+    assert few.work_bytes == 2 * 2 * (4096 * 8192 + 4096 + 8192) and few.operations == 2 * 2 * 128 * 4096 * 8192
+    assert many.operations == 2 * 2 * 4096 * 4096 * 8192  # 4,000 vectors are 31.25 tiles, and take 32
     read = RATES.read_share * resolve(GPU).curve.at(few.count * 2 * 4096 * 8192)
     assert pass_us(GPU, PassWork((few,), 0, 0, 0, 0), RATES) == pytest.approx(few.work_bytes / read * 1e6)
     dense = GPU.value("bf16_dense_flops_per_s")

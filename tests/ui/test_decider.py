@@ -12,7 +12,10 @@ import pytest
 pytest.importorskip("ipywidgets")
 pytest.importorskip("plotly")
 
+from cost_model.passes import rates_path
+from cost_model.phases import ESTIMATED
 from cost_model.round import round_gain
+from cost_model.round_phases import MODELLED
 from cost_model.settings import read_settings
 from tests.synthetic_records import GPU_NAME, write_synthetic
 from wts_lab import decided as module
@@ -102,7 +105,7 @@ def test_a_decision_is_that_of_its_command_line(tmp_path: Path) -> None:
         assert told["gain"]["round_us_after"] == pytest.approx(decision.gain.round_us_after)
 
 
-def test_a_released_drafter_brings_its_shapes_and_estimates_what_is_left_empty(handles: DecisionHandles, tmp_path: Path) -> None:
+def test_a_released_drafter_brings_its_shapes_and_what_is_left_empty_is_modelled(handles: DecisionHandles, tmp_path: Path) -> None:
     handles.controls["drafter"].value = "dspark-qwen3-8b"
     request = handles.request
     assert (request.head, request.target, request.steps) == ("dspark-qwen3-8b", "qwen3-8b", 7) and handles.controls["steps"].value == 7
@@ -111,10 +114,11 @@ def test_a_released_drafter_brings_its_shapes_and_estimates_what_is_left_empty(h
     for name in ("verify_us", "backbone_us"):
         handles.controls[name].value = ""
     phases = handles.answer.round_answer.phases
-    assert {phase.basis for phase in phases.values()} == {"estimated from a roofline"}
+    basis = MODELLED if rates_path().is_file() else ESTIMATED
+    assert {phase.basis for phase in phases.values()} == {basis}
     assert handles.answer.rest.rest_us == pytest.approx(sum(phase.time_us for phase in phases.values()))
     assert handles.answer.rest.rest_us < given_us
-    assert "Device memory" in handles.table.value and "estimated from a roofline" in handles.table.value
+    assert "Device memory" in handles.table.value and basis in handles.table.value
     handles.write_button.click()
     assert (tmp_path / "decision.md").read_text().startswith("# dspark-qwen3-8b")
     handles.controls["drafter"].value = "own round"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from cost_model.fit import fit_steps
 from tests.wts_lab.test_exchange_records import walk
 from wts_lab.exchange_records import ExchangeTime, ExchangeTimes, StressRow, StressStudy
@@ -38,7 +40,7 @@ def test_nothing_recorded_is_drawn_as_words() -> None:
     assert spec["data"] == [] and spec["layout"]["annotations"][0]["text"] == "no exchange is recorded"
     draw(spec)
     table = stress_table(StressStudy((), "no stress is recorded; run it")).data
-    assert table.index.tolist() == ["no stress is recorded; run it"]
+    assert table["words on"].tolist() == ["no stress is recorded; run it"]
 
 
 def test_tables_say_what_was_found() -> None:
@@ -64,5 +66,7 @@ def test_steps_and_stress_are_formatted() -> None:
     table = steps_table([("spread-lines", 8, fit), ("dense-lines", 1, fit)])
     assert table.index.tolist() == [("dense-lines", 1), ("spread-lines", 8)] and table.loc[("spread-lines", 8), "step, measured"] == "2.00 µs"
     assert steps_table([]).empty
-    stressed = stress_table(StressStudy((StressRow(32, "spread-lines", True, 132, 1_234_567, 1.0, 4.0),), "now")).data
-    assert stressed.loc["spread-lines"].tolist() == [64, 32, 132, "1,234,567", "100 %", "4.00 µs"]
+    row = StressRow(32, "spread-lines", True, 132, 1_234_567, 1.0, 4.0)
+    stressed = stress_table(StressStudy((row, dataclasses.replace(row, rows=8, exchanges=None), row), "now"))
+    assert stressed.data.loc[0].tolist() == ["spread-lines", 64, 32, 132, "1,234,567", "100 %", "4.00 µs"] == stressed.data.loc[2].tolist()
+    assert stressed.to_html().count("spread-lines") == 3  # rows of one place, even equal ones, are shown all

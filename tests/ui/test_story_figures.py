@@ -160,6 +160,7 @@ def test_shares_of_a_round_sum_to_the_whole(records) -> None:
         for label, share in zip(trace["y"], trace["x"]):
             rows[label] = rows.get(label, 0.0) + share
     assert len(rows) == len(shares) and all(total == pytest.approx(100.0) for total in rows.values())
+    assert shares[0].phases["verify"].basis in spec["layout"]["title"]["text"]
     table = head_shares_table(shares)
     assert len(table) == len(shares) and set(table["basis"]) <= {"measured", "predicted"}
 

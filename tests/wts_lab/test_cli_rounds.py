@@ -96,6 +96,23 @@ def test_describing_a_record_writes_the_coefficients_that_it_gives(record, tmp_p
     assert "h200-sxm: 2026-01-31-round" in (tmp_path / "passes.toml").read_text()
 
 
+def test_figures_that_rest_on_few_samples_are_marked_and_left_out_of_the_range(tmp_path):
+    rows = synthetic_rows(GPU, noise=0.01)
+    for row in rows:
+        if (row["target"], row["concurrency"], row["phase"]) == ("qwen3-4b", 1, "round"):  # the greatest gains
+            row |= {"samples_us": row["samples_us"][:1], "samples_dropped": 3 * len(row["samples_us"]), "throttle_reasons": "sw_power_cap"}
+    compared = compare_rounds(GPU, read_round(write_round(tmp_path / "2026-01-31-round.parquet", rows)))
+    page = markdown(compared)
+    thin = [line for line in page.splitlines() if line.startswith("| qwen3-4b, 1 ×")]
+    assert thin and all(" * |" in line for line in thin) and "| qwen3-4b, 4 ×" in page
+    assert not any(" * |" in line for line in page.splitlines() if line.startswith("| qwen3-4b, 4 ×"))
+    said = next(line for line in page.splitlines() if "samples were dropped" in line)
+    assert "(sw_power_cap): of qwen3-4b 1 × 1,024, qwen3-4b 1 × 8,192." in said
+    assert not max(compared.gains, key=lambda gain: gain.gain).stands
+    most = max((gain for gain in compared.gains if gain.stands), key=lambda gain: gain.gain)
+    assert f"the most with {most.key.concurrency} × {most.key.context_tokens:,} of {most.key.target}: {format_percent(most.gain)}" in page
+
+
 SHIPPED = sorted((data_root() / "measurements").glob("*/*-round.parquet"))
 PAGE = data_root().parent / "docs" / "measured-rounds.md"
 

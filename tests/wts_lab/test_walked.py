@@ -13,6 +13,7 @@ from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.head import Head  # noqa: E402
 from cost_model.placement import plan  # noqa: E402
 from cost_model.predict import predict  # noqa: E402
+from cost_model.serving import RoundRequest, ask_round, shapes_of  # noqa: E402
 from cost_model.workload import Workload  # noqa: E402
 from tests.synthetic_probes import write_probes  # noqa: E402
 from tests.synthetic_records import LINES_US, write_synthetic  # noqa: E402
@@ -132,6 +133,14 @@ def test_of_every_heads_terms_only_the_residual_is_not_told_apart(kind) -> None:
 
 
 # --- shares --------------------------------------------------------------------------------------------------------------
+
+
+def test_phases_beside_a_head_are_those_that_the_round_s_answer_takes() -> None:
+    drafter = next(drafter for drafter in drafters_with_heads() if drafter.name == "dspark-qwen3-8b")
+    share = head_shares(GPU, [drafter], concurrency=4, context_tokens=8192)[0]
+    target, head = shapes_of(drafter)
+    answer = ask_round(GPU, RoundRequest(drafter, target, head, Workload(4, drafter.steps, l2_state="serving"), 8192, 4.0))
+    assert dict(share.phases) == {name.replace("_", " "): phase for name, phase in answer.phases.items()}
 
 
 def test_shares_are_those_of_the_phases_beside_the_head(records) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MEMORY_WORDS = "pale: what a stepwise step reads, bf16 · full: what a fused step multiplies, int8 · lines: what the chip holds"
 STEP_WORDS = "coloured: kernels where a profiler saw them, else the model's terms · diamond: a step of complete calls"
-SHARE_WORDS = "coloured: the head · grey: verify, backbone and base logits, estimated from a roofline"
+SHARE_WORDS = "coloured: the head · grey: verify, backbone and base logits"
 PART_COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#663300")
 BETWEEN_COLOUR = "#c9ced6"
 PHASE_COLOURS = {"verify": "#e3e6ea", "backbone": "#c3c9d2", "base logits": "#9aa3b0"}
@@ -181,6 +181,7 @@ def head_shares_spec(shares: Sequence[HeadShare], *, title: str = "The head's sh
     from wts_lab.head_shares import ENGINE_WAY, RESIDENT_WAY
 
     labels = [f"<b>{each.drafter}</b>, {each.way} " for each in shares]
+    bases = list(dict.fromkeys(phase.basis for each in shares for phase in each.phases.values()))
     traces = []
     for name, colour in PHASE_COLOURS.items():
         parts = [100 * each.phases[name].time_us / each.round_us for each in shares]
@@ -217,7 +218,7 @@ def head_shares_spec(shares: Sequence[HeadShare], *, title: str = "The head's sh
         data=traces,
         layout=layout(
             TOP_PX + 110 + 34 * max(len(shares), 1),
-            title=heading(title, SHARE_WORDS),
+            title=heading(title, ", ".join([SHARE_WORDS, *bases])),
             barmode="stack",
             bargap=0.25,
             showlegend=True,

@@ -93,7 +93,7 @@ def stress_table(study: StressStudy) -> pandas.io.formats.style.Styler:
         for each in study.rows
     ] or [(study.source, *[""] * 6)]
     titles = ["words on", "bits of a word", "batch rows", "blocks", "exchanges", "right winners", "a round, with delays"]
-    return _wrapped(pandas.DataFrame(rows, columns=titles).set_index(titles[0]))
+    return _wrapped(pandas.DataFrame(rows, columns=titles)).hide(axis="index")  # several rows share a place; styles need an index that tells them apart
 
 
 def _wrapped(frame: pandas.DataFrame) -> pandas.io.formats.style.Styler:
