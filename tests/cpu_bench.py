@@ -10,7 +10,6 @@ import os
 import platform
 import signal
 import time
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
