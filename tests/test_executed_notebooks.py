@@ -1,7 +1,10 @@
-"""Executing notebooks for the record: outputs are kept, also of one that fails, the notebooks stay as they are, and a wrong name is refused."""
+"""Executing notebooks for the record: outputs are kept, also of one that fails, the notebooks stay as they are, and a wrong name is refused.
+And those that were executed live and kept as evidence ran to their end, on the kernel that data/README.md names."""
 
 from __future__ import annotations
 
+import re
+import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,11 @@ pytest.importorskip("ipykernel")
 
 from benchmarks import notebooks as command  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
+from cost_model.paths import data_root  # noqa: E402
+
+EVIDENCE = sorted((data_root() / "notebooks").glob("*/*.ipynb"))
+LIVE_WORDS = re.compile(r"measured here|measured now on|run on NVIDIA")
+"""What a notebook says of something that was launched where it ran."""
 
 
 def write(folder: Path, *cells: str) -> Path:
@@ -46,3 +54,41 @@ def test_notebooks_are_chosen_by_their_first_letters(capsys: pytest.CaptureFixtu
     with pytest.raises(BadInput, match="there are 01_quickstart.ipynb"):
         command.notebooks(["77"])
     assert command.main(["--only", "77"]) == 2 and "77" in capsys.readouterr().err
+
+
+# --- evidence -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", EVIDENCE, ids=lambda path: path.stem)
+def test_a_kept_notebook_ran_live_to_its_end(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert outputs and not any(output.output_type == "error" for output in outputs)
+    said = " ".join(str(output.get("data", {}).get("text/plain", "")) for output in outputs)
+    assert LIVE_WORDS.search(said), f"{path.stem} says of nothing that it was launched where it ran"
+    assert (data_root().parent / "notebooks" / path.name).exists()
+
+
+def test_kept_records_are_of_the_kernel_that_is_named() -> None:
+    pytest.importorskip("pyarrow")
+    from cost_model.measurement import read_walk
+
+    told = (data_root() / "README.md").read_text("utf-8").split("## Executed notebooks")[1].split("\n## ")[0]
+    records = sorted((data_root() / "notebooks").glob("*/*.parquet"))
+    assert len(EVIDENCE) >= 5 and len(records) == 3
+    for path in records:
+        frame = read_walk(path)
+        (commit,) = frame["git_commit"].unique()
+        assert f"`{commit[:7]}`" in told and not frame["git_dirty"].any() and (frame["tokens_match"] == 1).all()
+        assert set(frame["implementation"]) == {"wts"} and frame["samples_us"].map(len).all()
+
+
+def test_the_kept_report_of_the_panel_s_tests_names_those_that_there_are() -> None:
+    (report,) = (data_root() / "notebooks").glob("*/*-panel-tests.xml")
+    (suite,) = xml.parse(report).getroot()
+    assert (suite.get("errors"), suite.get("failures"), suite.get("skipped"), suite.get("hostname")) == ("0", "0", "0", None)
+    source = (data_root().parent / "tests" / "gpu" / "test_panel.py").read_text("utf-8")
+    assert {case.get("name") for case in suite} == set(re.findall(r"^def (test_\w+)", source, flags=re.M))
