@@ -3,7 +3,8 @@
 Target verify, draft backbone, base logits and head at the shapes of Qwen3-4B and Qwen3-8B with random weights, each in a CUDA graph, and
 whole rounds with the engine's stepwise head and with the resident one, interleaved in one process. The record goes to
 ``<out>/<gpu>/<date>-round.parquet``; an interrupted run goes on when the same command is given again. ``--only`` records a part under a
-name of its own: ``--only qwen3-8b --only c1,c16 --record round-8b``. ``--describe RECORD`` measures nothing: it fits the coefficients of the
+name of its own: ``--only qwen3-8b --only c1,c16 --record round-8b``. ``--steps 7,15`` drafts blocks of these lengths, which tables that tell requests from tokens
+need. ``--describe RECORD`` measures nothing: it fits the coefficients of the
 round model's passes to a record, and writes them where the model reads them.
 
 Exit status: as `benchmarks.status` has them.
@@ -32,9 +33,17 @@ STEPS = 16
 """The block of the published end-to-end comparison."""
 
 
-def declared(engine: bool) -> tuple[RoundCase, ...]:
-    """Every case: both targets, all concurrencies and contexts."""
-    return tuple(RoundCase(drafter, STEPS, concurrency, context, engine) for drafter in DRAFTERS for concurrency in CONCURRENCIES for context in CONTEXTS)
+def declared(engine: bool, lengths: Sequence[int] = (STEPS,)) -> tuple[RoundCase, ...]:
+    """Every case: both targets, all block lengths, concurrencies and contexts."""
+    return tuple(RoundCase(drafter, steps, concurrency, context, engine) for drafter in DRAFTERS for steps in lengths for concurrency in CONCURRENCIES for context in CONTEXTS)
+
+
+def lengths_from(text: str) -> tuple[int, ...]:
+    """Block lengths from text such as 7,15; argparse refuses what raises."""
+    found = tuple(int(word) for word in text.split(","))
+    if min(found) < 1 or len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers of at least 1, separated by commas, none twice")
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--record", default="round", metavar="NAME", help="name of the record (default: %(default)s)")
     command.add_argument("--only", action="append", default=[], metavar="WORDS",
                          help="only cases with one of these words, such as qwen3-8b or c1,c16 or k8; several must all hold")
+    command.add_argument("--steps", type=lengths_from, default=(STEPS,), metavar="LENGTHS", help=f"tokens drafted, several separated by commas (default: {STEPS})")
     command.add_argument(ENGINE_ROOT_OPTION, type=Path, metavar="FOLDER",
                          help="unpacked wheel of SGLang, whose own steps are then the stepwise head; without it the reference in torch is")
     command.add_argument("--gpu", metavar="ID", help="catalogue id, where the device alone does not tell")
@@ -58,8 +68,9 @@ def parser() -> argparse.ArgumentParser:
 def plan_of(given: argparse.Namespace) -> RoundPlan:
     """The plan that a command line asks for, before anything is known of the machine."""
     root = given.sglang_root
-    cases = select_cases(declared(engine=root is not None), given.only)
-    words = ["python", "-m", "benchmarks.round", "--record", given.record, *(word for text in given.only for word in ("--only", text))]
+    cases = select_cases(declared(root is not None, given.steps), given.only)
+    lengths = [] if given.steps == (STEPS,) else ["--steps", ",".join(map(str, given.steps))]
+    words = ["python", "-m", "benchmarks.round", "--record", given.record, *lengths, *(word for text in given.only for word in ("--only", text))]
     return RoundPlan(cases, given.repeats, given.rounds, given.processes, given.seed, given.gpu or "", {"command": shlex.join(words)},
                      None if root is None else str(root.resolve()))  # fmt: skip
 

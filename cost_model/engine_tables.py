@@ -22,6 +22,7 @@ import numpy
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole
 from cost_model.forms import FormMismatch, checked_fields, differing, is_number, read_object
+from cost_model.measured_round import LEAST_KEPT
 from cost_model.settings import ENVIRONMENT_FIELDS, Fingerprint
 from cost_model.units import ms_from_us, s_from_us
 from cost_model.workload import require_whole, require_word
@@ -83,6 +84,8 @@ class StepTime:
 def step_times(frame: pandas.DataFrame, phase: str = "round") -> list[StepTime]:
     """Steps of a round record, by requests and tokens: the rows of one phase, which is the whole round, of one way of drafting.
 
+    A step that kept fewer than LEAST_KEPT of its samples is left out: `thinned_steps` tells which.
+
     Raises:
         StepTableRefused: no such rows, rows of more than one GPU, target, context or head, or fewer than two processes a step.
     """
@@ -92,11 +95,27 @@ def step_times(frame: pandas.DataFrame, phase: str = "round") -> list[StepTime]:
             raise StepTableRefused(f"a table is of one {name}; the {len(rows)} rows of phase {phase!r} have {sorted(map(str, rows[name].unique()))}")
     found = []
     for (requests, drafted), group in rows.groupby(["concurrency", "draft_tokens"]):
+        if _kept_share(group) < LEAST_KEPT:
+            continue
+        group = group[group["samples_us"].map(len) > 0]
         medians = [float(numpy.median(numpy.concatenate([*samples]))) for _, samples in group.groupby(["run_id", "process_index"])["samples_us"]]
         if len(medians) < 2:
             raise StepTableRefused(f"{requests} requests of {drafted} tokens were measured in one process; measure in two or more, so that noise is known")
         found.append(StepTime(int(requests), int(requests * (drafted + 1)), float(numpy.median(medians)), max(medians) - min(medians)))
     return found
+
+
+def thinned_steps(frame: pandas.DataFrame, phase: str = "round") -> list[str]:
+    """What `step_times` leaves out, in words: steps most of whose samples were dropped because the GPU throttled."""
+    groups = frame[frame["phase"] == phase].groupby(["concurrency", "draft_tokens"])
+    return [f"{requests} requests of {drafted} tokens ({_kept_share(group):.0%} of the samples kept)" for (requests, drafted), group in groups if _kept_share(group) < LEAST_KEPT]
+
+
+def _kept_share(rows: pandas.DataFrame) -> float:
+    """Share of the samples of some rows that were kept, 0 where there are none."""
+    kept = int(rows["samples_us"].map(len).sum())
+    dropped = int(rows["samples_dropped"].fillna(0).sum())
+    return kept / max(kept + dropped, 1)
 
 
 def sps_table(steps: Sequence[StepTime], max_batch_tokens: int | None = None) -> dict[str, Any]:
@@ -157,7 +176,7 @@ def _parts(steps: Sequence[StepTime]) -> tuple[float, list[int], list[float], li
                 design[row, before + place] = 1.0
     if numpy.linalg.matrix_rank(design) < unknowns:
         raise StepTableRefused(f"what requests cost and what tokens cost cannot be told apart from {len(steps)} steps of {len(requests)} numbers of "
-                               f"requests and {len(tokens)} of tokens; measure several block lengths that give the same tokens for other requests")  # fmt: skip
+                               f"requests and {len(tokens)} of tokens; measure several block lengths that give the same tokens for other requests, with python -m benchmarks.round --steps 7,15")  # fmt: skip
     times_us = numpy.array([step.step_us for step in steps])
     found, *_ = numpy.linalg.lstsq(design, times_us, rcond=None)
     missed_us = numpy.abs(design @ found - times_us)

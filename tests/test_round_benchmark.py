@@ -44,6 +44,16 @@ def test_a_plan_takes_the_engine_where_its_files_are_named(tmp_path):
     assert [head.implementation for head in without.cases[0].heads] == ["torch-stepwise", "wts"] and without.engine_root is None
 
 
+def test_blocks_of_several_lengths_are_cases_of_their_own(capsys):
+    plan = benchmark.plan_of(benchmark.parser().parse_args(["--steps", "7,15", "--only", "qwen3-4b", "--only", "c2", "--only", "k1", "--gpu", "h200-sxm"]))
+    assert [(case.steps, case.concurrency) for case in plan.cases] == [(7, 2), (15, 2)]
+    assert "--steps 7,15 --only" in plan.provenance["command"]
+    for wrong in ("7,7", "0", "7;15"):
+        with pytest.raises(SystemExit):
+            benchmark.parser().parse_args(["--steps", wrong])
+        assert wrong in capsys.readouterr().err
+
+
 def test_without_a_gpu_it_says_so(capsys, monkeypatch):
     from cost_model.errors import BadInput
 

@@ -31,7 +31,7 @@ def step_table(
     kind: Annotated[str, typer.Option("--format", help="; ".join(f"{name}: {about}" for name, about in FORMATS.items()) + ".")] = "sps",
     mode: Annotated[str, typer.Option("--mode", help=f"How the head walked in the rounds, one of {', '.join(MODES)}.")] = "resident",
     implementation: Annotated[str | None, typer.Option("--implementation", help="Whose head it was, where the records hold several of a mode.")] = None,
-    target: Annotated[str | None, typer.Option("--target", help="Target model, where the records hold several.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Target model, where the records hold several. [default: that of the head's drafter]")] = None,
     context: Annotated[int | None, typer.Option("--context", help="Tokens of context, where the records hold several.")] = None,
     max_batch_tokens: Annotated[
         int | None, typer.Option("--max-batch-tokens", help="Largest batch that the engine may ask an sps table for. [default: the largest measured]")
@@ -58,9 +58,11 @@ def step_table(
         from wts_lab.cli_rounds import read_rounds
 
         frame, chip = read_rounds(records, gpu)
-        chosen = {"head_mode": mode, "head_implementation": implementation, "target": target, "context_tokens": context}
+        chosen = {"head_mode": mode, "head_implementation": implementation, "target": target or _target_of(head, frame), "context_tokens": context}
         rows = _chosen(frame, {name: value for name, value in chosen.items() if value is not None})
         steps = engine_tables.step_times(rows)
+        for thinned in engine_tables.thinned_steps(rows):
+            say(f"left out, because the GPU throttled: {thinned}")
         table = engine_tables.make_table(kind, steps, max_batch_tokens)
         origin = {name: _plain(rows.iloc[0][name]) for name in engine_tables.ROUND_FIELDS} | {"records": [path.stem for path in records], "format": kind}
         if out is not None:
@@ -85,6 +87,15 @@ def _chosen(frame: pandas.DataFrame, wanted: dict[str, object]) -> pandas.DataFr
             raise BadInput(f"no whole round has {name} {value}; there are {', '.join(there) or 'none'}")
         rows = kept
     return rows
+
+
+def _target_of(head: str, frame: pandas.DataFrame) -> str | None:
+    """Of several targets in a record, the one whose catalogued drafter has that head; None where that tells nothing."""
+    from cost_model.targets import list_drafters, load_drafter
+
+    there = set(frame["target"].dropna())
+    fitting = {drafter.target for drafter in map(load_drafter, list_drafters()) if drafter.head == head} & there
+    return fitting.pop() if len(there) > 1 and len(fitting) == 1 else None
 
 
 def _plain(value: object) -> object:

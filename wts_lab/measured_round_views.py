@@ -95,19 +95,19 @@ def _time(part: MeasuredPart) -> str:
 def _gains(found: RoundComparison) -> Table:
     """Whole rounds with both heads."""
     whole = {(one.part.key, one.part.implementation): one.part for one in found.parts if one.part.phase == WHOLE}
-    rows = [(f"{gain.key.target}, {_place(gain.key)}", gain.before, _time(whole[gain.key, gain.before]), format_percent(gain.head_share), _time(whole[gain.key, gain.after]),
+    rows = [(f"{gain.key.target}, {_place(gain.key)}", str(gain.key.draft_tokens), gain.before, _time(whole[gain.key, gain.before]), format_percent(gain.head_share), _time(whole[gain.key, gain.after]),
              _interval(gain), format_percent(gain.predicted_gain)) for gain in found.gains]
     return ("Whole rounds: the resident head over a stepwise one, at the same accepted length",
-            ("round", "stepwise head", "round with it", "its share", "round, resident", "gain", "predicted gain"), rows)
+            ("round", "drafted", "stepwise head", "round with it", "its share", "round, resident", "gain", "predicted gain"), rows)
 
 
 def _phases(found: RoundComparison) -> list[Table]:
-    """For each target, every phase and head: measured, and the prediction's error."""
-    by_target: dict[str, dict[RoundKey, list[ComparedPart]]] = {}
+    """For each target and block length, every phase and head: measured, and the prediction's error."""
+    by_block: dict[tuple[str, int], dict[RoundKey, list[ComparedPart]]] = {}
     for one in found.parts:
-        by_target.setdefault(one.part.key.target, {}).setdefault(one.part.key, []).append(one)
+        by_block.setdefault((one.part.key.target, one.part.key.draft_tokens), {}).setdefault(one.part.key, []).append(one)
     tables = []
-    for target, rounds in by_target.items():
+    for (target, drafted), rounds in by_block.items():
         heads = list(dict.fromkeys(one.part.implementation for parts in rounds.values() for one in parts if one.part.phase == HEAD))
         columns = [(phase, None) for phase in PHASES] + [(HEAD, name) for name in heads]
         rows = []
@@ -115,7 +115,7 @@ def _phases(found: RoundComparison) -> list[Table]:
             cells = {(one.part.phase, one.part.implementation): f"{_time(one.part)}, {signed_percent(one.error)}" for one in parts}
             rows.append((_place(key), *(cells.get(column, "") for column in columns)))
         names = tuple(phase.replace("_", " ") if head is None else f"head: {head}" for phase, head in columns)
-        tables.append((f"{target}: phases and heads, with the prediction's error", ("sequences × context", *names), rows))
+        tables.append((f"{target}, {drafted} drafted: phases and heads, with the prediction's error", ("sequences × context", *names), rows))
     return tables
 
 

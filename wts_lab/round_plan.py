@@ -79,7 +79,7 @@ class RoundCase:
     @property
     def label(self) -> str:
         """Short text for progress and messages."""
-        return f"{self.target}, {self.concurrency} x {self.context_tokens:,} tokens"
+        return f"{self.target}, {self.concurrency} x {self.context_tokens:,} tokens, {self.steps} drafted"
 
     @property
     def words(self) -> frozenset[str]:

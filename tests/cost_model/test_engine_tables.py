@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_model.engine_tables import (
-    FINGERPRINT_KEY, StepTableMismatch, StepTableRefused, StepTime, additive_table, load_table, make_table, sps_table, step_times, tensorrt_table, write_table,
+    FINGERPRINT_KEY, StepTableMismatch, StepTableRefused, StepTime, additive_table, load_table, make_table, sps_table, step_times, tensorrt_table, thinned_steps, write_table,
 )  # fmt: skip
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
@@ -149,7 +149,7 @@ def test_any_other_text_is_refused(tmp_path_factory, text):
 
 def rounds(**changes) -> pandas.DataFrame:
     """Two processes, two numbers of requests, seven drafted tokens; and rows of another phase."""
-    shared = dict(run_id="one", gpu_name="NVIDIA H200", target="qwen3-8b", context_tokens=1024, head_implementation="wts", head_mode="resident", draft_tokens=7)
+    shared = dict(run_id="one", gpu_name="NVIDIA H200", target="qwen3-8b", context_tokens=1024, head_implementation="wts", head_mode="resident", draft_tokens=7, samples_dropped=0)
     rows = [
         {**shared, "phase": phase, "concurrency": n, "process_index": process, "samples_us": numpy.array([time - 5, time, time + 50])}
         for phase in ("round", "head") for n, time0 in ((1, 4000.0), (2, 5000.0)) for process in (0, 1) for time in [time0 + 8 * process]
@@ -177,6 +177,18 @@ def test_mixed_and_single_process_records_are_refused():
         step_times(rounds(process_index=0))
     with pytest.raises(StepTableRefused, match="a table is of one gpu_name; the 0 rows of phase 'whole'"):
         step_times(rounds(), phase="whole")
+
+
+def test_steps_that_lost_most_samples_are_left_out_and_told():
+    thin = rounds(concurrency=4)
+    thin["samples_us"], thin["samples_dropped"] = [numpy.array([7000.0])] + [numpy.array([])] * (len(thin) - 1), 3
+    half = rounds(concurrency=8, samples_dropped=None)
+    frame = pandas.concat([rounds(samples_dropped=3), thin, half], ignore_index=True)
+    assert [step.requests for step in step_times(frame)] == [1, 2, 8]  # three of six are half
+    assert thinned_steps(frame) == ["4 requests of 7 tokens (8% of the samples kept)"] and thinned_steps(rounds()) == []
+    nothing = rounds()
+    nothing["samples_us"] = [numpy.array([])] * len(nothing)
+    assert step_times(nothing) == []
 
 
 # --- SGLang's own code

@@ -10,7 +10,9 @@ pytest.importorskip("typer.testing")
 pytest.importorskip("pandas")
 
 from cost_model.engine_tables import FINGERPRINT_KEY, ORIGIN_KEY  # noqa: E402
-from cost_model.measurement import round_row, write_round  # noqa: E402
+from cost_model.measured_round import measured_parts  # noqa: E402
+from cost_model.measurement import read_round, round_row, write_round  # noqa: E402
+from cost_model.paths import data_root  # noqa: E402
 from tests.command_line import refused, run  # noqa: E402
 
 SHARED = {"run_id": "one", "recorded_at_utc": "2026-01-31T12:00:00Z", "gpu_name": "NVIDIA H200", "gpu_sm_count": 132, "driver_version": "580.1",
@@ -99,3 +101,33 @@ def test_sglang_loads_what_the_command_wrote(tmp_path, contract):
     assert [type(table) for table in loaded] == [contract.sps.SpsCostTable, contract.sps.SpsAdditiveCostTable]
     assert loaded[0].lookup(16) == pytest.approx(1e6 / (4000 + 100 + 160 + 2))
     assert loaded[1].step_time(num_reqs=2, budget=14) == pytest.approx((4000 + 100 + 160 + 0.5) * 1e-6)
+
+
+# --- the record that ships
+
+
+SHIPPED = sorted((data_root() / "measurements").glob("*/*-round.parquet"))
+
+
+@pytest.mark.parametrize("target", ["qwen3-4b", "qwen3-8b"])
+def test_sglang_loads_the_table_of_the_rounds_that_ship(target, tmp_path, contract):
+    (record_path,) = SHIPPED
+    out = tmp_path / "sps.json"
+    told = run("step-table", str(record_path), "--head", f"dspark-{target}", "--context", "1024", "--out", str(out), "--json")
+    whole = [part for part in measured_parts(read_round(record_path)) if (part.phase, part.mode) == ("round", "resident")]
+    times_us = {part.key.concurrency * 17: part.time_us for part in whole if (part.key.target, part.key.context_tokens) == (target, 1024) and part.kept_share >= 0.5}
+    loaded = contract.sps.load_sps_table_from_path(str(out))
+    assert type(loaded) is contract.sps.SpsCostTable and len(times_us) >= 4
+    for tokens, time_us in times_us.items():
+        assert loaded.lookup(tokens) == pytest.approx(1e6 / time_us)
+    assert loaded.lookup(17) > loaded.lookup(max(times_us))
+    assert json.loads(out.read_text())[ORIGIN_KEY]["target"] == target  # of two in the record: that of the head's drafter
+    thinned = [part for part in whole if part.key.target == target and part.key.context_tokens == 1024 and part.kept_share < 0.5]
+    assert ("left out" in told.stderr) is (len(times_us) < 5) and all(f"{part.key.concurrency} requests" in told.stderr for part in thinned)
+
+
+@pytest.mark.parametrize("kind", ["additive", "tensorrt"])
+def test_rounds_of_one_block_length_make_no_table_of_parts(kind, tmp_path):
+    (record_path,) = SHIPPED
+    line = refused("step-table", str(record_path), "--head", "dspark-qwen3-4b", "--context", "1024", "--format", kind)
+    assert "cannot be told apart" in line and "measure several block lengths" in line
