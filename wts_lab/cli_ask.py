@@ -11,7 +11,7 @@ import typer
 
 from cost_model.errors import BadInput
 from cost_model.files import require_writable
-from cost_model.gpu import load_gpu
+from cost_model.gpu import MissingFact, load_gpu
 from cost_model.placement import PlanError
 from cost_model.workload import Workload
 from wts_lab import cli_views
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cost_model.gain import HeadSplit
     from cost_model.gpu import Gpu
     from cost_model.head import Head
+    from cost_model.placement import Placement
     from cost_model.predict import Prediction
     from cost_model.round import Round
 
@@ -111,13 +112,13 @@ def plan(
     every: Annotated[bool, typer.Option("--all", help="List every placement that fits.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Plan where the tiles of W2 lie in a block of the kernel that would be built: registers, shared memory, or streamed."""
+    """Plan where the tiles of W2 lie in a block of the kernel that would be built (registers, shared memory, or streamed), and predict its step."""
     from cost_model import placement as planner
     from wts_lab.walk_plan import planner_request
 
     with user_errors():
         chip, shape = load_gpu(gpu), as_kind(head_from(head, vocab, rank, target_vocab), kind)
-        asked = Workload(batch, 1, temperature, precision or "int8x2", rounding)
+        asked = Workload(batch, temperature=temperature, precision=precision or "int8x2", rounding=rounding)
         walked, wanted = planner_request(chip, shape, max_batch=batch, rounding=rounding, sampling=temperature > 0)
         if blocks is not None:
             wanted["grid_blocks"] = blocks
@@ -126,7 +127,8 @@ def plan(
         if every:
             others = planner.enumerate_placements(chip, walked, asked.precision, mode, warps=warps, **wanted)
             chosen += [placement for placement in others if placement != best]
-        rows = [cli_views.placement_row(placement, chip, walked, asked.precision, wanted) for placement in chosen]
+        steps_us, unknown = _steps_of(chosen, chip, shape, asked, mode, blocks)
+        rows = [cli_views.placement_row(placement, chip, walked, asked.precision, wanted) | {"step_us": step_us} for placement, step_us in zip(chosen, steps_us)]
         if as_json:
             print_json({"gpu_id": chip.id, "head": shape, "mode": mode, "precision": asked.precision, "batch": batch, "temperature": temperature,
                         "rounding": rounding, "walked_vocab_size": walked.vocab_size, "grid_blocks": wanted["grid_blocks"],
@@ -136,6 +138,18 @@ def plan(
         cli_views.show_placements(f"{shape.name} on {chip.name}, {mode}, {asked.precision}, batch {batch}, {sampled}, rounding {rounding}", rows)
         if walked != shape:
             typer.echo(f"Note: each batch row is a walk of its own over {walked.vocab_size:,} rows, its candidates and the first token.")
+        if unknown:
+            typer.echo(f"Note: no step is predicted: {unknown}")
+
+
+def _steps_of(placements: list[Placement], gpu: Gpu, head: Head, workload: Workload, mode: str, blocks: int | None) -> tuple[list[float | None], str]:
+    """Return the predicted step of each placement in microseconds; None, and why, where the GPU lacks a fact for it."""
+    from cost_model.predict import predict as predict_walk
+
+    try:
+        return [predict_walk(gpu, head, workload, mode, placement=placement, grid_blocks=blocks).step_us for placement in placements], ""
+    except MissingFact as error:
+        return [None] * len(placements), str(error)
 
 
 def fit(

@@ -14,6 +14,7 @@ pytest.importorskip("typer.testing")
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.head import Head, load_head  # noqa: E402
 from cost_model.placement import Kernel, Placement, kernel_beside, plan, registers_claim, shared_bytes  # noqa: E402
+from cost_model.predict import predict as predict_walk  # noqa: E402
 from cost_model.units import format_interval_us, format_us  # noqa: E402
 from cost_model.workload import Workload  # noqa: E402
 from tests.command_line import ROOT, SHAPE, quick_look_and_full_run, refused, run, run_process, whole_record  # noqa: E402
@@ -157,6 +158,23 @@ def test_plan_holds_the_whole_vocabulary_within_the_gpu():
         tiles = row["register_tiles"] + row["shared_tiles"] + row["streamed_tiles"]
         assert tiles * answer["grid_blocks"] * 16 >= 151_936
         assert row["shared_bytes"] <= gpu.value("smem_bytes_per_block_optin") and not row["spills"]
+
+
+def test_plan_predicts_the_step_of_each_placement():
+    answer = json.loads(run("plan", "--gpu", "h200-sxm", *SHAPE, "--all", "--json").stdout)
+    rows = [answer["placement"], *answer["others"]]
+    head = Head.markov(151_936, 256)
+    for row in (rows[0], rows[-1]):
+        place = Placement(*(row[name] for name in ("warps", "register_tiles", "shared_tiles", "streamed_tiles", "staging_tiles")))
+        assert row["step_us"] == predict_walk(load_gpu("h200-sxm"), head, Workload(), "resident", placement=place).step_us
+    assert rows[0]["step_us"] < 1.15 * min(row["step_us"] for row in rows), "the planner's choice is among the best"
+    shown = run("plan", "--gpu", "h200-sxm", *SHAPE).stdout
+    assert "predicted step" in shown and format_us(rows[0]["step_us"]) in shown
+
+
+def test_plan_for_a_gpu_without_a_needed_fact_predicts_nothing_and_says_why():
+    answer = run("plan", "--gpu", "h20", *SHAPE).stdout
+    assert "n/a" in answer and "Note: no step is predicted: " in answer and "boost_clock_mhz" in answer
 
 
 def test_plan_offers_the_modes_that_it_can_plan():
