@@ -1,4 +1,4 @@
-"""The pictures of the panels in `docs/images`, taken again: ``python -m tests.browser.pictures``.
+"""The pictures of the panels, and of recorded rounds, in `docs/images`, taken again: ``python -m tests.browser.pictures``.
 
 JupyterLab opens each panel in a headless browser, as a user does; the picture is what its cell shows, down to one of its tables. The numbers in
 it come from the records and parameters of this tree, so take them again when those change.
@@ -46,10 +46,25 @@ def _replay(browser: Browser) -> None:
     browser.wait_for("document.body.textContent.includes('Done:')", "the end of the run", 180)
 
 
+ROUNDS = """from ipywidgets import HTML, VBox
+from cost_model.gpu import load_gpu
+from wts_lab.measured_round_views import tables
+from wts_lab.recorded_rounds import recorded_rounds
+from wts_lab.ui.live_figure import LiveFigure
+from wts_lab.ui.measured_round_figure import measured_round_spec
+from wts_lab.ui.tables import rows_html
+found = recorded_rounds(load_gpu("h200-sxm"))
+title, columns, rows = tables(found)[-1]
+figures = [LiveFigure(), LiveFigure()]
+for figure, target in zip(figures, ("qwen3-4b", "qwen3-8b")):
+    figure.show(measured_round_spec(found, target, title=f"Recorded rounds of {target} on {found.gpu_id}"))
+VBox([*(figure.widget for figure in figures), HTML(rows_html((title, *columns[1:]), rows))])"""
+
 PICTURES = {
     "explorer": Picture("from wts_lab.ui.explorer import explorer_panel\npanel, handles = explorer_panel()\npanel", _drawn(6), 0),
     "live": Picture("from wts_lab.ui.panels import quickstart_panel\npanel, handles = quickstart_panel(is_live=False)\npanel", _replay, 0),
     "placement": Picture("from wts_lab.ui.placer import placement_panel\npanel, handles = placement_panel()\npanel", _drawn(3), 0),
+    "rounds": Picture(ROUNDS, _drawn(2), 0),
     "decision": Picture("from wts_lab.ui.decider import decision_panel\npanel, handles = decision_panel()\npanel", _drawn(2), -1),
 }
 

@@ -1,4 +1,4 @@
-"""What the executed notebooks 10 to 13 must show: numbers in their outputs against the same numbers computed here from the records."""
+"""What the executed notebooks 5 and 10 to 13 must show: numbers in their outputs against the same numbers computed here from the records."""
 
 from __future__ import annotations
 
@@ -30,6 +30,17 @@ def trace(picture: dict, name: str) -> dict:
 def texts(code: list) -> str:
     """All text of a notebook's outputs."""
     return "".join(str(output.get("data", {}).get("text/plain", "")) for cell in code for output in cell.outputs)
+
+
+def check_the_round(code: list, picture: dict, table: dict) -> None:
+    """Notebook 5: the recorded rounds are drawn, each with its gain."""
+    from cost_model.units import format_percent
+    from wts_lab.recorded_rounds import recorded_rounds
+    from wts_lab.ui.measured_round_figure import gains_over_taken
+
+    drawn = next(each for each in pictures(code) if "Recorded rounds" in each["layout"]["title"]["text"])
+    gains = [gain for gain in gains_over_taken(recorded_rounds(load_gpu("h200-sxm")), "qwen3-4b") if gain.stands]
+    assert gains and all(f"+{format_percent(gain.gain)}" in "".join(trace(drawn, "whole round")["text"]) for gain in gains)
 
 
 def check_memory_and_share(code: list, picture: dict, table: dict) -> None:
@@ -105,6 +116,7 @@ def check_validation(code: list, picture: dict, table: dict) -> None:
 
 
 STORY_CHECKS: dict[str, Callable[[list, dict, dict], None]] = {
+    "05_round_and_decision": check_the_round,
     "10_memory_and_latency_share": check_memory_and_share,
     "11_batch_length_vocabulary": check_batch_length_vocabulary,
     "12_recurrent_heads": check_recurrent_heads,
