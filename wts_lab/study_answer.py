@@ -114,13 +114,18 @@ SIZES = ("vocab_size", "rank", "hidden_size", "gru_size", "candidate_pool")
 
 
 def shape_of_row(row: Mapping[str, Any]) -> tuple:
-    """What makes a recorded walk one of a head: kind and sizes, None where the kind has none."""
-    return (row["head_kind"], *(row[name] for name in SIZES))
+    """What makes a recorded walk one of a head: kind and sizes, None where the kind has none, or where its walk does not depend on it."""
+    return _shape(row["head_kind"], row)
 
 
 def shape_of_head(head: Head) -> tuple:
     """The same of a head."""
-    return (head.kind, *(getattr(head, name) for name in SIZES))
+    return _shape(head.kind, {name: getattr(head, name) for name in SIZES})
+
+
+def _shape(kind: str, sizes: Mapping[str, Any]) -> tuple:
+    """A plain Markov head reads no hidden vector, so heads of all hidden sizes walk alike."""
+    return (kind, *(None if (kind, name) == ("markov", "hidden_size") else sizes[name] for name in SIZES))
 
 
 def _what_is_measured(comparisons: Sequence[Comparison]) -> list[str]:

@@ -14,12 +14,13 @@ pytest.importorskip("pyarrow")
 
 from cost_model.decide import VERDICTS
 from cost_model.errors import BadInput
-from cost_model.head import Head
+from cost_model.head import Head, load_head
 from cost_model.measurement import write_walk
 from tests.synthetic_records import GPU_ID, GPU_NAME, LINES_US, synthetic_rows, write_synthetic, write_two_vocabularies
 from wts_lab import study
 from wts_lab.recordings import NothingRecorded
 from wts_lab.study import StudyRequest, run_study
+from wts_lab.study_answer import shape_of_head, shape_of_row
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAD = Head.markov(151_936, 256)
@@ -206,6 +207,15 @@ def test_a_gpu_without_records_is_predicted_only(records: Path) -> None:
 def test_a_head_that_was_not_recorded_is_predicted_and_said(records: Path) -> None:
     studied = run_study(StudyRequest(records=records, live=False, heads=(Head.markov(32_000, 128),)))
     assert any("32,000" in note and "predicted only" in note for note in studied.notes)
+
+
+def test_a_released_markov_head_has_the_walks_that_were_recorded_of_its_sizes() -> None:
+    """Its hidden size plays no part in the walk; that of an RNN head does."""
+    released, rnn = load_head("dspark-qwen3-8b"), Head("rnn", "rnn", 151_936, 151_936, 151_936, 256, 4096)
+    assert released.hidden_size == 4096 and shape_of_head(released) == shape_of_head(Head.markov(151_936, 256))
+    row = {"head_kind": "markov", "vocab_size": 151_936, "rank": 256, "hidden_size": None, "gru_size": None, "candidate_pool": None}
+    assert shape_of_row(row) == shape_of_head(released) == shape_of_row(row | {"hidden_size": 2560})
+    assert shape_of_row(row | {"head_kind": "rnn", "hidden_size": 2560}) != shape_of_head(rnn) == shape_of_row(row | {"head_kind": "rnn", "hidden_size": 4096})
 
 
 def test_replay_of_an_unrecorded_gpu_lists_the_recorded_ones(records: Path) -> None:
