@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -10,8 +11,10 @@ pytest.importorskip("typer.testing")
 pandas = pytest.importorskip("pandas")
 
 from cost_model.gpu import load_gpu  # noqa: E402
-from cost_model.measured_round import compare_rounds  # noqa: E402
+from cost_model.measured_round import compare_rounds, measured_parts  # noqa: E402
 from cost_model.measurement import read_round, write_round  # noqa: E402
+from cost_model.pass_fit import fit_passes  # noqa: E402
+from cost_model.passes import load_rates  # noqa: E402
 from cost_model.paths import data_root  # noqa: E402
 from cost_model.units import format_percent, format_us  # noqa: E402
 from tests.command_line import refused, run  # noqa: E402
@@ -117,7 +120,14 @@ SHIPPED = sorted((data_root() / "measurements").glob("*/*-round.parquet"))
 PAGE = data_root().parent / "docs" / "measured-rounds.md"
 
 
-@pytest.mark.skipif(not SHIPPED, reason="no record of rounds ships yet")
+def test_the_coefficients_that_ship_are_those_of_the_shipped_record():
+    frame, gpu = read_rounds(SHIPPED[-1:], None)
+    fitted, shipped = fit_passes(gpu, measured_parts(frame)), load_rates(gpu)
+    assert asdict(shipped) == pytest.approx(asdict(fitted), rel=0.005), "make them again: python -m benchmarks.round --describe RECORD"
+    compared = compare_rounds(gpu, frame)
+    assert all(compared.median_error(phase) < 0.1 for phase in ("verify", "backbone", "base_logits", "head", "round"))  # the goal, held out by target
+
+
 def test_the_page_of_the_shipped_record_is_what_it_says():
     frame, gpu = read_rounds(SHIPPED[-1:], None)
     assert PAGE.read_text("utf-8") == markdown(compare_rounds(gpu, frame)), f"make it again: wts-lab rounds {SHIPPED[-1].name} --out docs/{PAGE.name}"
