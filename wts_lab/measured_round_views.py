@@ -36,6 +36,8 @@ def sentences(found: RoundComparison) -> list[str]:
         most = max(taken, key=lambda gain: gain.gain)
         lines.append(f"At the same accepted length the resident head gives {format_percent(min(gain.gain for gain in taken))} to {format_percent(most.gain)} more tokens per "
                      f"second than the path that the engine takes, the most with {_place(most.key)} of {most.key.target}: {_interval(most)}.")
+        fastest = [min(gain.gain for gain in found.gains if gain.key == one.key and gain.stands) for one in taken]
+        lines.append(f"Over the fastest path that the engine has for each round it is {format_percent(min(fastest))} to {format_percent(max(fastest))}.")
     claim = next(claim for claim in load_claims() if claim.id == PUBLISHED)
     lines.append(f"Published: up to {claim.value:g} {claim.unit} ({claim.source}; {claim.claim[0].lower()}{claim.claim[1:]}), in an engine, with its host's work between passes.")
     return [*lines, *_lost(found)]

@@ -46,6 +46,7 @@ def test_text_has_every_gain_and_error(record, found, tmp_path):
         assert f"{format_percent(gain.gain)} ({format_percent(gain.gain_low)} to {format_percent(gain.gain_high)})" in page
     assert format_percent(found.median_error("verify")) in page and format_percent(found.median_error("round")) in page
     most = max(found.gains, key=lambda gain: gain.gain)
+    assert f"Over the fastest path that the engine has for each round it is {format_percent(min(gain.gain for gain in found.gains))} to {format_percent(most.gain)}." in page
     assert f"{format_percent(most.gain)} more tokens per second" in page and "Published: up to 12.3 %" in page
     assert "coefficients of each target fitted to the other targets' passes" in shown and "12.3 %" in shown
 
