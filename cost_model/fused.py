@@ -1,4 +1,4 @@
-"""Entry and step of the fused walk (streaming or resident) as groups of overlapping terms, and the floor that no implementation beats.
+"""Entry and step of the fused walk (streaming or resident) as groups of overlapping terms.
 
 A `FusedCase` holds what does not depend on parameter values. Its numbers may be arrays over many walks that share the words (kind of
 head, precision, L2 state, batch rows of the kernel): `predict` sizes one walk, `sweep` thousands.
@@ -16,7 +16,6 @@ from cost_model.footprint import NARROW_ROWS, Kernel
 from cost_model.gpu import Gpu
 from cost_model.parts import Beside, Group, one_by_one, times, total_us
 from cost_model.recurrence import RecurrentCase, recurrent_case
-from cost_model.stepwise import byte_rate
 from cost_model.units import us_from_cycles
 
 @dataclass(frozen=True)
@@ -84,11 +83,12 @@ class FusedCase:
         wide: 1 where words have 64 bits, else 0.
         streamed_bytes: bytes of W2 that the chip reads again in each step; resident_bytes: loaded once.
         logits_bytes: base logits read in a step, and step logits written where they are kept.
-        stream_bytes_per_s: read curve at what is touched before a streamed byte comes round again: the streamed tiles and one step's logits.
+        stream_bytes_per_s: read curve about what is touched before a streamed byte comes round again: the streamed tiles, and the logits that wait with them.
+        beyond_l2: share of that which L2 cannot hold.
         logits_bytes_per_s: read curve at what is touched before base logits come round again, in the next call: all that a call reads.
         stream_held: whether L2 holds the streamed tiles from step to step.
         load_bytes_per_s: read curve at what a short call reads, which decides where a back-to-back call finds its resident tiles.
-        clock_mhz: boost clock.
+        clock_mhz: boost clock; dense_ops_per_s_per_sm: the datasheet's int8 rate, of warpgroups; 0 of others.
         recurrent: what the head adds; None for Markov.
         logits_times_us: factor on the read curve -> time of a step's logits, as they are asked for.
     """
@@ -103,12 +103,18 @@ class FusedCase:
     resident_bytes: Number
     logits_bytes: Number
     stream_bytes_per_s: Number
+    beyond_l2: Number
     logits_bytes_per_s: Number
     stream_held: object
     load_bytes_per_s: Number
     clock_mhz: Number
+    dense_ops_per_s_per_sm: Number
     recurrent: RecurrentCase | None
     logits_times_us: dict = field(default_factory=dict, compare=False)
+
+
+import os
+STEPS_HELD = int(os.environ.get("SH","3"))
 
 
 def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSizes) -> FusedCase:
@@ -121,32 +127,46 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
     logits = read * (2 if words.logits_kept else 1)
     quads = terms.quads_of(sizes.batch)
     recurrent = recurrent_case(kernel.head, words.precision, sizes, curve)
+    touched = streamed + (STEPS_AHEAD if kernel.quads == 1 else 1) * logits
+    l2_bytes = gpu.value("l2_bytes") if gpu.has("l2_bytes") else 0.0
+    fade = fade_of(curve)
+    dense = gpu.value("int8_dense_ops_per_s") / gpu.value("sm_count") if kernel.grouped else 0.0
     return FusedCase(
         words=words, sizes=sizes, quads=quads,
         matrix_reads=choose(sizes.streamed_tiles > 0, 1, -(-kernel.quads // QUADS_TOGETHER)) if kernel.grouped else quads,
         passes=1 if kernel.grouped else choose(sizes.tiles > sizes.streamed_tiles, quads, 1),
         wide=1 if kernel.sampling or kernel.rounding == "none" else choose(sizes.tiles * terms.TILE_ROWS > NARROW_ROWS, 1, 0),
         streamed_bytes=streamed, resident_bytes=matrix - streamed, logits_bytes=logits,
-        stream_bytes_per_s=rate_at(curve, streamed + logits), logits_bytes_per_s=rate_at(curve, matrix + sizes.steps * logits),
-        stream_held=streamed + logits <= gpu.value("l2_bytes") if gpu.has("l2_bytes") else False, load_bytes_per_s=rate_at(curve, matrix + read), clock_mhz=gpu.value("boost_clock_mhz"), recurrent=recurrent,
+        stream_bytes_per_s=(rate_at(curve, touched / fade) * rate_at(curve, touched * fade)) ** 0.5, beyond_l2=larger(0.0, 1 - l2_bytes / (L2_FADE * touched)),
+        logits_bytes_per_s=rate_at(curve, matrix + sizes.steps * logits), stream_held=streamed + logits <= l2_bytes,
+        load_bytes_per_s=rate_at(curve, matrix + read), clock_mhz=gpu.value("boost_clock_mhz"), dense_ops_per_s_per_sm=dense, recurrent=recurrent,
     )
 
 
+STEPS_AHEAD = 2
+"""Steps whose logits wait in L2 while tiles stream, up to four rows (`base_logits.cuh`); with more a step's are read while its tiles stream."""
+
+L2_FADE = 1.15
+"""Factor on either side of a footprint over which L2 fades: a walk's tiles, logits and table rows fall less evenly on L2's sets than one buffer read in
+order, as the probe reads it. In-sample: steps at rank 512 whose streams nearly fill an H200's L2 tell it."""
+
+
+def fade_of(curve: BandwidthCurve) -> float:
+    """L2_FADE, or 1 where the curve was carried over from another GPU: its drop at L2's size is a convention, which nothing softens."""
+    return 1.0 if curve.figures[-1].kind == "transferred" else L2_FADE
+
+
 MMA_PARAMETER = {"int8x2": "mma_s8_ops_per_s_per_sm", "bf16": "mma_bf16_flops_per_s_per_sm"}
-WGMMA_PARAMETER, OVERLAP_PARAMETER = "wgmma_s8_ops_per_s_per_sm", "wgmma_overlap_ratio"
-
-
-def _rate_parameter(words: WalkWords) -> str:
-    """Name of the tensor rate that a walk's products run at."""
-    return WGMMA_PARAMETER if words.kernel.grouped else MMA_PARAMETER[words.precision]
+GROUP_PARAMETERS = ("group_slot_cycles", "group_quad_cycles")
+"""What a warpgroup takes for a slot, and for each quad that it selects from it."""
 
 
 def step_parameters(words: WalkWords) -> tuple[str, ...]:
     """Names of the parameters that the terms of a step use."""
     kernel = words.kernel
-    names = ["exchange_us", "exchange_growth", "l2_latency_us", "shared_read_bytes_per_s_per_sm", _rate_parameter(words), "epilogue_cycles_per_accumulator",
+    names = ["exchange_us", "exchange_growth", "l2_latency_us", "shared_read_bytes_per_s_per_sm", *(GROUP_PARAMETERS if kernel.grouped else (MMA_PARAMETER[words.precision],)), "epilogue_cycles_per_accumulator",
              "fused_overhead_us", "stream_efficiency", "read_curve_scale", "ring_latency_us", "ring_latency_hbm_us", "hbm_latency_us", "exchange_wide_ratio", "led_row_us", "further_quad_us"]
-    names += [OVERLAP_PARAMETER] * kernel.grouped + ["noise_bound_instructions"] * kernel.sampling
+    names += ["noise_bound_instructions"] * kernel.sampling
     return (*names, *(["instruction_cycles"] if kernel.head != "markov" or kernel.sampling else []), *recurrence.step_parameters(kernel.head))
 
 
@@ -193,7 +213,7 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Be
     tiles = _resident_groups(values, case)
     selection = _selections(values, case, sizes.tiles, alone=False) if kernel.quads == 1 else []
     if _any(sizes.streamed_tiles):
-        tiles.append(_streamed_tiles(values, case, total_us([*serial, *tiles, *selection, agreement])))
+        tiles += _streamed_tiles(values, case, total_us([*serial, *tiles, *selection, agreement]))
     groups = [serial[0], *tiles, *selection, serial[1], agreement, *serial[2:]]
     if case.recurrent is None or not case.recurrent.pooled:
         return groups
@@ -219,40 +239,36 @@ def _one_word_us(values: Mapping[str, float], case: FusedCase) -> Number:
 
 
 def _resident_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Beside]:
-    """Resident tiles: products beside the step's logits where nothing streams, and, with several quads, their selection."""
+    """Resident tiles: products beside the step's logits where nothing streams, and, with several quads, their selection, which warpgroups have beside products."""
     sizes, kernel = case.sizes, case.words.kernel
     resident = sizes.tiles - sizes.streamed_tiles
     logits_us = choose(sizes.streamed_tiles > 0, 0.0, _logits_us(values, case))
-    products = _products(values, case, resident, sizes.shared_tiles, case.matrix_reads)
-    selection = _selections(values, case, resident, alone=kernel.grouped) if kernel.quads > 1 else []
-    first, *others = _one_after_the_other(values, case, products, selection)
-    return [{**first, "stream": logits_us}, *others]
+    products = {**_products(values, case, resident, sizes.shared_tiles, case.matrix_reads, sizes.warps), "stream": logits_us}
+    if kernel.grouped:
+        return [{**products, **_group_selection(values, case, resident)}]
+    return [products, *(_selections(values, case, resident, alone=False) if kernel.quads > 1 else [])]
 
 
-def _one_after_the_other(values: Mapping[str, float], case: FusedCase, products: list[Group], selection: list[Group]) -> list[Group]:
-    """Selection after the products of the same tiles; of warpgroups, as much of it beside products as their parts say."""
-    if not case.words.kernel.grouped:
-        return [*products, *selection]
-    (chosen,) = selection
-    beside_us = values[OVERLAP_PARAMETER] * smaller(chosen["epilogue"], total_us(products))
-    found, left_us = [], beside_us
-    for group in products:
-        part_us = smaller(left_us, total_us([group]))
-        found.append({**group, "epilogue": part_us})
-        left_us = left_us - part_us
-    return [*found, {"epilogue": chosen["epilogue"] - beside_us}]
-
-
-def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_shared: Number, reads: Number) -> list[Group]:
-    """Products of so many of a block's tiles, beside their reads from shared memory; a warpgroup reads the latents of all rows for its four tiles, too."""
+def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_shared: Number, reads: Number, operands: Number) -> Group:
+    """Products of so many of a block's tiles, beside their reads from shared memory and those of the latents: by warps `operands` of a quad's, by warpgroups
+    those of all rows for every four tiles."""
     kernel, sizes, precision = case.words.kernel, case.sizes, case.words.precision
-    operations = (terms.group_operations(tiles, sizes.rank, kernel.rows) if kernel.grouped
-                  else terms.product_operations(tiles, sizes.rank, precision, sizes.batch))
     read_bytes = from_shared * terms.tile_bytes(sizes.rank, precision) * reads
     if kernel.grouped:
+        operations, rate = terms.group_operations(tiles, sizes.rank, kernel.rows), case.dense_ops_per_s_per_sm
         read_bytes = read_bytes + terms.group_operand_bytes(tiles, sizes.rank, kernel.rows)
-    return [{"products": terms.products_us(operations, values[_rate_parameter(case.words)]),
-             "shared_read": terms.shared_read_us(read_bytes, values["shared_read_bytes_per_s_per_sm"])}]
+    else:
+        operations, rate = terms.product_operations(tiles, sizes.rank, precision, sizes.batch), values[MMA_PARAMETER[precision]]
+        read_bytes = read_bytes + operands * terms.operand_bytes(sizes.rank, kernel.rows) * case.quads
+    return {"products": terms.products_us(operations, rate), "shared_read": terms.shared_read_us(read_bytes, values["shared_read_bytes_per_s_per_sm"])}
+
+
+def _group_selection(values: Mapping[str, float], case: FusedCase, tiles: Number) -> Group:
+    """Selection of warpgroups from so many of a block's tiles: slot by slot, up to four quads together where nothing streams, else all."""
+    kernel, sizes = case.words.kernel, case.sizes
+    slots, together = tiles / sizes.warps * case.matrix_reads, kernel.quads / case.matrix_reads
+    of_quad = values["group_quad_cycles"] + _further_cycles(case) * sizes.warps / terms.SCHEDULERS_PER_SM
+    return {"epilogue": terms.group_selection_us(slots, together, values["group_slot_cycles"], of_quad, case.clock_mhz)}
 
 
 def _selections(values: Mapping[str, float], case: FusedCase, tiles: Number, alone: bool) -> list[Group]:
@@ -262,14 +278,28 @@ def _selections(values: Mapping[str, float], case: FusedCase, tiles: Number, alo
     """
     kernel, sizes = case.words.kernel, case.sizes
     accumulators = accumulators_of(case) * tiles / sizes.tiles
-    cycles = terms.epilogue_cycles(values["epilogue_cycles_per_accumulator"], rounding=kernel.rounding, wide=case.wide, kept=case.words.logits_kept)
+    cycles = values["epilogue_cycles_per_accumulator"] + _further_cycles(case)
     found: list[Group] = [{"epilogue": terms.epilogue_us(accumulators, sizes.warps, case.quads, cycles, case.clock_mhz)}]
-    if kernel.sampling:
+    if not kernel.sampling:
+        return found
+    if alone:
+        noise_us = _chain_us(values, case, case.quads * accumulators * terms.NOISE_PAIR_INSTRUCTIONS)
+    else:
         of_pair = values["noise_bound_instructions"] + terms.NOISE_WORDS_INSTRUCTIONS * choose(draws_ahead(case), 0, 1)
         bounded = accumulators * of_pair + choose(tiles > 0, terms.NOISE_EXACT_INSTRUCTIONS, 0)
-        instructions = case.quads * (accumulators * terms.NOISE_PAIR_INSTRUCTIONS if alone else bounded)
-        found.append({"noise": terms.chain_us(instructions, sizes.warps, values["instruction_cycles"], case.clock_mhz)})
-    return found
+        again = terms.second_look_share(sizes.batch * sizes.warps * sizes.grid_blocks) * accumulators * terms.NOISE_AGAIN_INSTRUCTIONS
+        noise_us = _chain_us(values, case, case.quads * bounded + again)
+    return [*found, {"noise": noise_us}]
+
+
+def _further_cycles(case: FusedCase) -> Number:
+    """Issue cycles of an accumulator beyond those of a narrow greedy one that nobody keeps."""
+    return terms.further_cycles(rounding=case.words.kernel.rounding, wide=case.wide, kept=case.words.logits_kept)
+
+
+def _chain_us(values: Mapping[str, float], case: FusedCase, instructions: Number) -> Number:
+    """Instructions of every warp that wait for one another."""
+    return terms.chain_us(instructions, case.sizes.warps, values["instruction_cycles"], case.clock_mhz)
 
 
 def accumulators_of(case: FusedCase) -> Number:
@@ -291,27 +321,38 @@ QUADS_TOGETHER = 4
 """Quads that a warp multiplies with one reading of a streamed tile."""
 
 
-def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> Beside:
+def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> list[Group | Beside]:
     """Streamed tiles: their products, with several quads their selection, and what of the stream these and the rest of the step do not hide.
 
     Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long and at the rate of the probe, since nothing else moves
-    then; and the stream goes on beside the products of its tiles. With more rows it goes slot by slot, at the rate of the probe, and each slot counts its latency.
+    then; and the stream goes on beside the products of its tiles. Slots of more greedy rows take their turns, each the longer of transfer and work.
+    Warpgroups, and warps that evaluate noise, have the stream before or after their work, but for what comes from beyond L2.
     """
     kernel, sizes = case.words.kernel, case.sizes
     reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
-    work = _products(values, case, sizes.streamed_tiles, sizes.streamed_tiles, reads)
-    latency_us = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"])
+    products = _products(values, case, sizes.streamed_tiles, sizes.streamed_tiles, reads, sizes.streamed_tiles)
     alone, rate = case.stream_bytes_per_s * values["read_curve_scale"], _stream_rate(values, case)
-    logits_us, ring_bytes = _logits_us(values, case), _ring_bytes(case)
-    if kernel.quads > 1:
-        work = _one_after_the_other(values, case, work, _selections(values, case, sizes.streamed_tiles, alone=True))
-        slots = larger(sizes.streamed_tiles / sizes.warps, 1)
-        of_slot = ((terms.stream_us(case.streamed_bytes, alone, 1.0) + logits_us) / slots, total_us(work) / slots)
-        one_us = terms.slot_ahead_us(*of_slot, latency_us) if kernel.grouped else terms.slot_in_turn_us(*of_slot, values["l2_latency_us"], reads)
-        return Beside(tuple(work), "stream", sizes.streamed_tiles / sizes.warps * one_us)
-    whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + logits_us
-    filled_us = smaller(serial_us, terms.stream_us(ring_bytes, alone, 1.0))
-    return Beside(tuple(work), "stream", choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0))
+    logits_us, ring_bytes, slots = _logits_us(values, case), _ring_bytes(case), sizes.streamed_tiles / sizes.warps
+    if kernel.quads == 1:
+        latency_us = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"])
+        whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + logits_us
+        filled_us = smaller(serial_us, terms.stream_us(ring_bytes, alone, 1.0))
+        return [Beside((products,), "stream", choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0))]
+    work = _grouped_work(values, case, products) if kernel.grouped else [products, *_selections(values, case, sizes.streamed_tiles, alone=True)]
+    if kernel.grouped or kernel.sampling:
+        left_us = terms.stream_us(larger(case.streamed_bytes - ring_bytes, 0.0), rate, 1.0) + choose(sizes.streamed_tiles > 0, logits_us, 0.0)
+        return [*work, {"stream": terms.after_work_us(left_us, total_us(work), case.beyond_l2)}]
+    turns = larger(slots, 1)
+    one_us = terms.slot_in_turn_us((terms.stream_us(case.streamed_bytes, alone, 1.0) + logits_us) / turns, total_us(work) / turns, reads)
+    return [Beside(tuple(work), "stream", slots * one_us)]
+
+
+def _grouped_work(values: Mapping[str, float], case: FusedCase, products: Group) -> list[Group]:
+    """Streamed tiles of warpgroups: each part of a tile but the last is multiplied before the next is waited for; then selection, as of resident tiles."""
+    sizes = case.sizes
+    parts = terms.tile_parts(sizes.rank, case.words.precision)
+    turns_us = us_from_cycles(sizes.streamed_tiles / sizes.warps * parts * terms.PART_CYCLES, case.clock_mhz)
+    return [{name: time_us * (parts - 1) / parts + turns_us for name, time_us in products.items()}, _group_selection(values, case, sizes.streamed_tiles)]
 
 
 def _ring_bytes(case: FusedCase) -> Number:
@@ -338,8 +379,7 @@ def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number
     group: dict[str, Number] = {"exchange": terms.exchange_us(one_word_us, smaller(sizes.batch, sizes.warps), values["exchange_growth"])}
     idle = idle_warps(kernel, sizes.warps)
     if kernel.sampling and kernel.quads == 1:
-        drawn = choose(draws_ahead(case), rounded_up(accumulators_of(case), 2) * terms.NOISE_QUAD_INSTRUCTIONS, 0)
-        group["noise"] = terms.chain_us(drawn, sizes.warps, values["instruction_cycles"], case.clock_mhz)
+        group["noise"] = _chain_us(values, case, choose(draws_ahead(case), rounded_up(accumulators_of(case), 2) * terms.NOISE_QUAD_INSTRUCTIONS, 0))
     if case.recurrent is not None and case.recurrent.state_size is not None:
         group["state_products"] = recurrence.state_products_us(values, case.recurrent, sizes, kernel.rows, idle, case.clock_mhz)
     return group
@@ -376,47 +416,3 @@ def entry_groups(values: Mapping[str, float], case: FusedCase) -> list[Group]:
     if case.recurrent is not None:
         found |= recurrence.entry_terms(values, case.recurrent)
     return one_by_one(found)
-
-
-# --- the floor ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FloorFacts:
-    """What a floor needs of a GPU and its parameters."""
-
-    gpu: Gpu
-    curve: BandwidthCurve
-    l2_latency_us: float
-    graph_launch_us: float
-
-
-def fused_floor(facts: FloorFacts, mode: str, case: FusedCase) -> tuple[Number, Number]:
-    """Return (entry, step) floors in microseconds: of a mode's step whatever the kernel and its placement, and of an entry that
-    loads what the case keeps.
-
-    `streaming` reads W2 in every step. `resident` reads only what registers and shared memory of all multiprocessors
-    together cannot hold. Tensor rate: the datasheet's dense one, over the columns that are used. Shared memory: what the
-    register file cannot hold, at 128 bytes a cycle. States are left out: what they need may overlap the agreement before.
-    """
-    gpu, sizes, precision = facts.gpu, case.sizes, case.words.precision
-    sms, clock = gpu.value("sm_count"), gpu.value("boost_clock_mhz")
-    matrix = terms.matrix_bytes(sizes.vocab_size, sizes.rank, precision) * 1.0
-    registers, shared = gpu.value("register_file_bytes_per_sm"), gpu.value("smem_bytes_per_sm")
-    on_chip = sms * (registers + shared + (gpu.value("tmem_bytes_per_sm") if gpu.has("tmem_bytes_per_sm") else 0.0))
-    streamed = matrix if mode == "streaming" else larger(0.0, matrix - on_chip)
-    moved = streamed + case.logits_bytes
-    operations = 2.0 * sizes.vocab_size * sizes.rank * sizes.batch * terms.VECTORS_OF_PRECISION[precision]
-    dense = gpu.value("int8_dense_ops_per_s" if precision == "int8x2" else "bf16_dense_flops_per_s")
-    from_shared = 0.0 if mode == "streaming" else larger(0.0, smaller(matrix / sms, registers + shared) - registers)
-    step = terms.step_floor_us(
-        terms.read_floor_us(moved, byte_rate(gpu, facts.curve, larger(moved, 1.0))), facts.l2_latency_us, terms.products_us(operations, dense),
-        us_from_cycles(from_shared / SHARED_BYTES_A_CYCLE, clock), terms.exchange_floor_us(facts.l2_latency_us),
-    )
-    warm = case.words.l2_state == "warm"
-    load_rate = byte_rate(gpu, facts.curve, larger(case.resident_bytes, 1.0)) if warm else gpu.value("dram_bandwidth_bytes_per_s")
-    return facts.graph_launch_us + terms.read_floor_us(case.resident_bytes, load_rate), sizes.launches * step
-
-
-SHARED_BYTES_A_CYCLE = 128
-"""Shared memory feeds 128 bytes a cycle to one multiprocessor (Luo et al. 2024, B300 measured 127.7)."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cost_model import terms
 from cost_model.elementwise import rounded_up
 from cost_model.fit import SeriesKey, fit_frame, series_of
-from cost_model.fused import OVERLAP_PARAMETER, WGMMA_PARAMETER, FusedCase, accumulators_of, draws_ahead, entry_groups, step_groups
+from cost_model.fused import GROUP_PARAMETERS, FusedCase, accumulators_of, draws_ahead, entry_groups, step_groups
 from cost_model.gpu import Figure, Gpu
 from cost_model.parameters import resolve
 from cost_model.parts import split
@@ -74,9 +74,9 @@ def part_figures(gpu: Gpu, probes: pandas.DataFrame) -> dict[str, Figure]:
         probes: probe rows of its records.
     """
     phases, agreements, tiles = _phases(gpu, probes), _calls(gpu, probes, AGREEMENT), _calls(gpu, probes, TILES)
-    found = {**_of_selection(phases), **_of_advance(gpu, phases), **_of_agreement(gpu, agreements)}
+    found = {**_of_selection(phases), **_of_advance(gpu, phases), **_of_agreement(gpu, agreements, phases), **_of_groups(phases)}
     known = gpu.with_figures(found)
-    return {**found, **_of_tiles(known, tiles), **_of_groups(known, tiles), **_of_noise(known, tiles), **_of_entries(known, agreements)}
+    return {**found, **_of_tiles(known, tiles), **_of_noise(known, tiles), **_of_entries(known, agreements)}
 
 
 def _phases(gpu: Gpu, probes: pandas.DataFrame) -> list[Part]:
@@ -127,40 +127,40 @@ def _of_selection(phases: Sequence[Part]) -> dict[str, Figure]:
     return {"epilogue_cycles_per_accumulator": Figure(float(slope), figure.unit, figure.kind, figure.source, figure.standard_error)}
 
 
-def _of_groups(gpu: Gpu, tiles: Sequence[Part]) -> dict[str, Figure]:
-    """Rate of warpgroups, and the share of selection that runs beside their products: least squares of log(terms / part less a single reading's rest).
-
-    All that a warp does between its products is in the rate. Parts tell both where selection grows otherwise than products from one to another: a product
-    of 8 rows takes as long as one of 16. Else they tell the rate alone.
-    """
+def _of_groups(phases: Sequence[Part]) -> dict[str, Figure]:
+    """Cycles of a slot of warpgroups, and of each quad that they select from it: least squares of relative errors over the phases of 8 rows and more, products
+    and epilogue together, since products of the next slot run under the selection of one."""
     import numpy
-    from scipy.optimize import least_squares
 
-    found = [part for part in tiles if part.is_markov and part.case.words.kernel.grouped]
-    single = [_beyond_terms_us(gpu, part) for part in tiles if part.is_markov and not part.case.words.kernel.grouped and part.case.passes == 1]
-    if not found or not single or min(part.step_us for part in found) <= min(single):
+    found, counts, cycles = [], [], []
+    for both in _together(phases, ("products", "epilogue"), grouped=True).values():
+        case = both[0].case
+        slots = case.sizes.tiles / case.sizes.warps * case.matrix_reads
+        counts.append((slots, slots * case.words.kernel.quads / case.matrix_reads))
+        cycles.append(sum(part.step_us for part in both) * case.clock_mhz)
+        found += both
+    if len({selected / slots for slots, selected in counts}) < 2:
         return {}
-    columns_a_row = {max(2 * rows, terms.GROUP_COLUMNS) / rows for rows in (part.case.words.kernel.rows for part in found)}
-    names = [WGMMA_PARAMETER, *([OVERLAP_PARAMETER] if len(columns_a_row) > 1 else [])]
-    known, dense = resolve(gpu).values, gpu.value("int8_dense_ops_per_s") / gpu.value("sm_count")
-
-    def left(found_values: numpy.ndarray) -> numpy.ndarray:
-        trial = {**known, **dict(zip(names, map(float, found_values * [dense, 1.0][:len(names)])))}
-        return numpy.log([part.terms_with_us(trial, TILE_NAMES) / (part.step_us - min(single)) for part in found])
-
-    fit = least_squares(left, [0.7, 0.3][:len(names)], bounds=([0.05, 0.0][:len(names)], [1.0, 1.0][:len(names)]))
-    scatter = float(numpy.sqrt(numpy.mean(fit.fun**2)))
-    if scatter > MOST_SCATTER:
+    columns = numpy.array(counts) / numpy.array(cycles)[:, None]
+    values = numpy.linalg.lstsq(columns, numpy.ones(len(cycles)), rcond=None)[0]
+    left = float(numpy.sqrt(numpy.mean((columns @ values - 1) ** 2)))
+    if min(values) <= 0 or left > MOST_SCATTER:
         return {}
-    rate = _figure([float(fit.x[0]) * dense], "op/s", "fixed_latent of warpgroups", found)
-    figures = {WGMMA_PARAMETER: replace(rate, standard_error=max(rate.standard_error, scatter * rate.value))}
-    if len(names) > 1:
-        figures[OVERLAP_PARAMETER] = replace(_figure([float(fit.x[1])], "ratio", "fixed_latent of warpgroups, by rows", found), standard_error=max(scatter, LEAST_ERROR))
-    return figures
+    figures = {name: _figure([float(value)], "cycle", "walk_phase products and epilogue of warpgroups", found) for name, value in zip(GROUP_PARAMETERS, values)}
+    return {name: replace(figure, standard_error=max(figure.standard_error, left * figure.value)) for name, figure in figures.items()}
 
 
 MOST_SCATTER = 0.3
 """Relative scatter of parts about their terms beyond which they contradict the terms, and fix nothing."""
+
+
+def _together(phases: Sequence[Part], names: Sequence[str], grouped: bool | None = None) -> dict[int, list[Part]]:
+    """Batch -> the named phases of greedy Markov rows, where all of them are recorded; `grouped`: of warpgroups, or not; None: either."""
+    found: dict[int, list[Part]] = {}
+    for part in phases:
+        if part.is_markov and part.key.variant in names and grouped in (None, part.case.words.kernel.grouped):
+            found.setdefault(part.case.sizes.batch, []).append(part)
+    return {batch: parts for batch, parts in found.items() if {part.key.variant for part in parts} == set(names)}
 
 
 def _of_noise(gpu: Gpu, tiles: Sequence[Part]) -> dict[str, Figure]:
@@ -192,18 +192,23 @@ def _of_advance(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
     return {"instruction_cycles": _figure(cycles, "cycle", "walk_phase latent, gated less Markov", found)} if cycles and min(cycles) > 0 else {}
 
 
-def _of_agreement(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
-    """Further rows that warps exchange side by side, of the time of one word, and further rows of a leader: slopes of the part over them.
+def _of_agreement(gpu: Gpu, parts: Sequence[Part], phases: Sequence[Part]) -> dict[str, Figure]:
+    """Further rows that warps exchange side by side, of the time of one word, and further rows of a leader.
 
-    The bare exchange grows otherwise: nothing but looks for words stands between its words.
+    The growth is that of the phases `exchange` and `latent`, whose looks for words wait behind base logits as those of a walk do; where they are not recorded
+    that of words alone. A leader's further rows come from words alone. The bare exchange grows otherwise: nothing but looks stands between its words.
     """
     of = {(part.case.sizes.batch, rounded_up(part.case.sizes.batch, part.case.sizes.warps)): part for part in parts if part.is_markov}
     single = {batch: part for (batch, led), part in of.items() if led == 1}
     if 1 not in single or len(single) < 2:
         return {}
     one_us, most = resolve(gpu).values["exchange_us"], max(single)
-    growths = [(part.step_us - single[1].step_us) / one_us / (batch - 1) for batch, part in single.items() if batch > 1]
-    found = {"exchange_growth": _figure([max(one, 0.0) for one in growths], "ratio", "walk_exchange, by rows side by side", list(single.values()))}
+    waits = {batch: both for batch, both in _together(phases, ("exchange", "latent")).items() if batch <= both[0].case.sizes.warps}
+    told = waits if 1 in waits and len(waits) > 1 else {batch: [part] for batch, part in single.items()}
+    what = "walk_phase exchange and latent" if told is waits else "walk_exchange"
+    times_us = {batch: sum(part.step_us for part in some) for batch, some in told.items()}
+    growths = [max((time_us - times_us[1]) / one_us / (batch - 1), 0.0) for batch, time_us in times_us.items() if batch > 1]
+    found = {"exchange_growth": _figure(growths, "ratio", f"{what}, by rows side by side", [part for some in told.values() for part in some])}
     several = [(part, (part.step_us - single[most].step_us) / (led - 1)) for (_, led), part in of.items() if led > 1]
     if several:
         found["led_row_us"] = _figure([max(one, 0.0) for _, one in several], "us", "walk_exchange, by rows of a leader", [part for part, _ in several])

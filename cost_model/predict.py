@@ -14,14 +14,15 @@ from cost_model.engines import EnginePath, load_engine
 from cost_model.errors import BadInput
 from cost_model.estimate import Z_95, GroupsOf, estimate  # noqa: F401  (the width of an interval is part of this module's interface)
 from cost_model.fused import (
-    FloorFacts, FusedCase, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, fused_floor, moving_parameters, step_groups, step_parameters,
+    FusedCase, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, moving_parameters, step_groups, step_parameters,
 )
+from cost_model.fused_floor import FloorFacts, fused_floor
 from cost_model.gpu import Gpu
 from cost_model.head import Head, walked_shape
 from cost_model.parameters import DEFAULT_MODEL_ERROR, Parameter, Parameters, resolve
 from cost_model.parts import Parts, split, total_us
 from cost_model.placement import (
-    Kernel, Placement, PlanError, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed,
+    DEFAULT_WARPS, Kernel, Placement, PlanError, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed,
 )
 from cost_model.stepwise import PRECISION, byte_rate, stepwise_case, stepwise_groups, stepwise_parameters
 from cost_model.walk_class import FEW_ROWS, walk_class
@@ -205,11 +206,12 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
     of_entry, of_step = entry_parameters(words), step_parameters(words)
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
-    unchecked = unchecked_parts(mode, head, workload)
+    streams = placement.streamed_tiles > 0
+    unchecked = unchecked_parts(mode, head, workload, streams, placement.warps)
     moving = moving_parameters(of_entry, case), moving_parameters(of_step, case)
     return _assemble(
         lambda values: entry_groups(values, case), lambda values: step_groups(values, case), used, moving,
-        fused_errors(parameters, head, workload, unchecked), fused_floor(facts, mode, case), _read_floor(gpu, parameters, case),
+        fused_errors(parameters, head, workload, unchecked, streams), fused_floor(facts, mode, case), _read_floor(gpu, parameters, case),
         placement=placement, mode=mode, implementation=OURS, variant=None, fastest_variant=None, gpu_id=gpu.id,
         calibrated=parameters.calibrated, head=head, workload=workload, precision=workload.precision, grid_blocks=request.grid_blocks,
         notes=_notes(gpu, parameters, used) + _not_recorded(unchecked + unchecked_entry(head)),
@@ -284,17 +286,18 @@ def _notes(gpu: Gpu, parameters: Parameters, used: Mapping[str, Parameter], fitt
 
 CHECKED_WAYS = (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"))
 CHECKED_KINDS = ("markov", "gated", "rnn", "domino")
-MOST_SAMPLED_ROWS = 16
-"""Fused walks that a calibration is fitted on, and held to by `tests/cost_model/test_recorded.py`; others are predicted with wider intervals. A step of
-32 sampled rows is off by a fifth to a quarter, in either direction, which the model does not explain."""
+MOST_STREAMED_ROWS = 16
+"""Fused walks that a calibration is fitted on, and held to by `tests/cost_model/test_recorded.py`; others are predicted with wider intervals. With more rows
+than that streamed tiles are multiplied with eight quads, at once by warpgroups and in two readings by warps, and steps are off by up to a third."""
 
 
-def unchecked_parts(mode: str, head: Head, workload: Workload) -> tuple[str, ...]:
-    """Name what of a fused walk's step the calibration is not fitted to."""
+def unchecked_parts(mode: str, head: Head, workload: Workload, streams: bool = False, warps: int = DEFAULT_WARPS) -> tuple[str, ...]:
+    """Name what of a fused walk's step the calibration is not fitted to; `streams`: whether any of its tiles do."""
     parts = [f"{mode} {workload.precision}"] * ((mode, workload.precision) not in CHECKED_WAYS)
     parts += [f"{head.kind} heads"] * (head.kind not in CHECKED_KINDS)
-    unexplained = workload.temperature > 0 and workload.batch > MOST_SAMPLED_ROWS
-    return (*parts, *([f"{workload.batch} sampled rows"] * unexplained))
+    parts += [f"{warps} warps a block"] * (warps != DEFAULT_WARPS)
+    many = streams and workload.batch > MOST_STREAMED_ROWS and head.candidate_pool is None
+    return (*parts, *([f"streams of {workload.batch} rows"] * many))
 
 
 def unchecked_entry(head: Head) -> tuple[str, ...]:
@@ -302,10 +305,10 @@ def unchecked_entry(head: Head) -> tuple[str, ...]:
     return ("the entry with a candidate pool",) if head.candidate_pool is not None else ()
 
 
-def fused_errors(parameters: Parameters, head: Head, workload: Workload, unchecked: Iterable[str]) -> tuple[float, float]:
+def fused_errors(parameters: Parameters, head: Head, workload: Workload, unchecked: Iterable[str], streams: bool) -> tuple[float, float]:
     """Relative errors of the terms of (entry, step): the calibration's of the walk's class, and DEFAULT_MODEL_ERROR for each part that it is not
     fitted to, in quadrature."""
-    unchecked, of_class = tuple(unchecked), walk_class(head, workload)
+    unchecked, of_class = tuple(unchecked), walk_class(head, workload, streams)
     entry, step = parameters.entry_relative_error[of_class], parameters.step_relative_error[of_class]
     return tuple((error**2 + len(parts) * DEFAULT_MODEL_ERROR**2) ** 0.5 for error, parts in ((entry, unchecked + unchecked_entry(head)), (step, unchecked)))
 

@@ -1,4 +1,4 @@
-"""recorded: what a recorded series asked for, as the model takes it; its prediction, and the case of its fused walk."""
+"""recorded: what a recorded series asked for, as the model takes it; its prediction, its class, and the case of its fused walk."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from cost_model.fused import FusedCase, WalkWords, fused_case
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import resolve
-from cost_model.placement import Placement, kernel_beside
-from cost_model.predict import Prediction, fused_request, predict, walk_sizes
+from cost_model.placement import DEFAULT_WARPS, Placement, kernel_beside
+from cost_model.predict import Prediction, fused_request, predict, unchecked_parts, walk_sizes
+from cost_model.walk_class import walk_class
 from cost_model.workload import Workload
 
 STEPS = 16
@@ -35,6 +36,21 @@ def case_of_series(gpu: Gpu, key: SeriesKey, steps: int = STEPS) -> FusedCase:
     kernel = kernel_beside(placement, gpu, request.head, workload.precision, grid_blocks=request.grid_blocks, **request.built)
     words = WalkWords(workload.precision, workload.l2_state, workload.logits_kept, kernel)
     return fused_case(gpu, resolve(gpu).curve, words, walk_sizes(request, head, workload, placement, kernel))
+
+
+def unchecked_of_series(key: SeriesKey) -> tuple[str, ...]:
+    """Name what of a recorded fused walk's step the calibration is not fitted to."""
+    return unchecked_parts(key.mode or "", *asked_of_series(key), streams_of_series(key), key.warps or DEFAULT_WARPS)
+
+
+def streams_of_series(key: SeriesKey) -> bool:
+    """Return whether any tiles of a recorded walk stream."""
+    return (key.streamed_tiles or 0) > 0 or key.mode == "streaming"
+
+
+def class_of_series(key: SeriesKey) -> str:
+    """Return the class of a recorded fused walk."""
+    return walk_class(*asked_of_series(key), streams_of_series(key))
 
 
 def placement_of_series(key: SeriesKey) -> Placement | None:

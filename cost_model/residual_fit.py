@@ -19,9 +19,9 @@ from cost_model.fused import FusedCase, entry_groups, step_groups
 from cost_model.gpu import Figure, Gpu
 from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, RELATIVE_ERROR_BY_KIND, RESIDUALS, class_error, resolve
 from cost_model.parts import total_us
-from cost_model.predict import unchecked_entry, unchecked_parts
-from cost_model.recorded import asked_of_series, case_of_series
-from cost_model.walk_class import WALK_CLASSES, walk_class
+from cost_model.predict import unchecked_entry
+from cost_model.recorded import asked_of_series, case_of_series, class_of_series, streams_of_series, unchecked_of_series
+from cost_model.walk_class import WALK_CLASSES
 from cost_model.workload import DEFAULT_EXCHANGE, OURS
 
 if TYPE_CHECKING:
@@ -49,14 +49,9 @@ class RecordedWalk:
     case: FusedCase
 
     @property
-    def streams(self) -> bool:
-        """Whether any of its tiles are streamed."""
-        return (self.key.streamed_tiles or 0) > 0 or self.key.mode == "streaming"
-
-    @property
     def of_class(self) -> str:
         """Its class."""
-        return walk_class(*asked_of_series(self.key))
+        return class_of_series(self.key)
 
     @property
     def shape(self) -> SeriesKey:
@@ -83,7 +78,7 @@ def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: s
     Raises:
         CalibrationError: no usable series.
     """
-    ours = [(key, fit) for key, fit in fits if fit.usable and key.implementation == OURS and _is_checked(key)]
+    ours = [(key, fit) for key, fit in fits if fit.usable and key.implementation == OURS and not unchecked_of_series(key)]
     walks = [RecordedWalk(key, fit, case_of_series(gpu, key)) for key, fit in ours if key.exchange in (None, DEFAULT_EXCHANGE)]
     if not walks:
         others = sorted({key.exchange for key, _ in ours})
@@ -91,16 +86,14 @@ def fit_residuals(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]], origin: s
         raise CalibrationError(f"no usable walk series of {OURS}{told}; measure some with the present kernels, or calibrate from probes alone")
     known = resolve(gpu).values
     gpu = gpu.with_figures(_part_figures(known, walks, "step", origin))
-    entered = [walk for walk in walks if walk.fit.entry_us > 0 and not unchecked_entry(asked_of_series(walk.key)[0])]
+    entered = [walk for walk in walks if walk.fit.entry_us > LEAST_TOLD * walk.fit.step_us and not unchecked_entry(asked_of_series(walk.key)[0])]
     if entered:
         gpu = gpu.with_figures(_part_figures(known, entered, "entry", origin))
     return gpu.with_figures({}, calibration="; ".join(part for part in (gpu.calibration, origin) if part))
 
 
-def _is_checked(key: SeriesKey) -> bool:
-    """Whether the model counts the series among what records have checked: others are predicted, and do not move what these have fixed."""
-    head, workload = asked_of_series(key)
-    return not unchecked_parts(key.mode, head, workload)
+LEAST_TOLD = 0.1
+"""Steps that an intercept must be long to tell an entry: of a shorter one the rest is how straight the line of calls is."""
 
 
 def _part_figures(known: Mapping[str, float], walks: Sequence[RecordedWalk], part: str, origin: str) -> dict[str, Figure]:
@@ -139,7 +132,7 @@ def _fitted(known: Mapping[str, float], walks: Sequence[RecordedWalk], part: str
     import numpy as np
     from scipy.optimize import least_squares
 
-    names = ["first_step_us"] if part == "entry" else ["fused_overhead_us", *(["stream_efficiency"] if any(walk.streams for walk in walks) else [])]
+    names = ["first_step_us"] if part == "entry" else ["fused_overhead_us", *(["stream_efficiency"] if any(streams_of_series(walk.key) for walk in walks) else [])]
 
     def residuals(values: numpy.ndarray) -> numpy.ndarray:
         trial = {**known, **dict(zip(names, map(float, values)))}

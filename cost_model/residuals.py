@@ -19,8 +19,8 @@ class ModeErrors:
     Attributes:
         mode, precision: of the series.
         series: how many.
-        step_median_share, step_worst_share: of |predicted / fitted - 1| over steps; entry_*: the same over entries, None where
-            no fitted entry is above 0.
+        step_median_share, step_worst_share: of |predicted / fitted - 1| over steps; entry_*: of |predicted - fitted| entries over the larger of fitted entry
+            and fitted step, since an intercept shorter than a step may lie anywhere near 0.
         inside_share: share of the fitted steps that lie in their predicted interval.
     """
 
@@ -29,8 +29,8 @@ class ModeErrors:
     series: int
     step_median_share: float
     step_worst_share: float
-    entry_median_share: float | None
-    entry_worst_share: float | None
+    entry_median_share: float
+    entry_worst_share: float
     inside_share: float
 
 
@@ -40,18 +40,16 @@ def errors_by_mode(gpu: Gpu, fits: Iterable[tuple[SeriesKey, StepFit]]) -> list[
     Raises:
         BadInput, MissingFact: as `predict`.
     """
-    groups: dict[tuple[str, str], list[tuple[float, float | None, bool]]] = {}
+    groups: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
     for key, fit in fits:
         if not fit.usable or is_experiment(key.exchange):
             continue
         made = predict_series(gpu, key)
-        entry = abs(made.entry_us / fit.entry_us - 1) if fit.entry_us > 0 else None
+        entry = abs(made.entry_us - fit.entry_us) / max(fit.entry_us, fit.step_us)
         errors = (abs(made.step_us / fit.step_us - 1), entry, made.step_us_low <= fit.step_us <= made.step_us_high)
         groups.setdefault((key.mode or "", key.precision or ""), []).append(errors)
     rows = []
     for (mode, precision), errors in sorted(groups.items()):
         steps, entries, inside = zip(*errors)
-        known = [entry for entry in entries if entry is not None]
-        of_entry = (median(known), max(known)) if known else (None, None)
-        rows.append(ModeErrors(mode, precision, len(errors), median(steps), max(steps), *of_entry, sum(inside) / len(inside)))
+        rows.append(ModeErrors(mode, precision, len(errors), median(steps), max(steps), median(entries), max(entries), sum(inside) / len(inside)))
     return rows

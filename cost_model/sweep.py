@@ -15,14 +15,15 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING
 
 from cost_model import terms
-from cost_model.elementwise import Number
+from cost_model.elementwise import Number, choose
 from cost_model.engines import load_engine
 from cost_model.errors import BadInput
 from cost_model.estimate import estimate
 from cost_model.footprint import KERNEL_ROWS, Kernel, kernel_rows
 from cost_model.fused import (
-    FloorFacts, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, fused_floor, moving_parameters, step_groups, step_parameters,
+    WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, moving_parameters, step_groups, step_parameters,
 )
+from cost_model.fused_floor import FloorFacts, fused_floor
 from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import ByIdentity, resolve
@@ -354,8 +355,9 @@ def _fused(block: _Block, heads: Sequence[Head], sizes: Sequence[WalkSizes], ker
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
     asked = [replace(block.workload, batch=batch) for batch in batches]
-    errors = [fused_errors(parameters, heads[0], one, unchecked_parts(mode, heads[0], one)) for one in asked]
-    entry_error, step_error = (numpy.array(column).reshape(1, -1, 1) for column in zip(*errors))
+    kept, streamed = ([fused_errors(parameters, heads[0], one, unchecked_parts(mode, heads[0], one, streams), streams) for one in asked] for streams in (False, True))
+    entry_error, step_error = (choose(case.sizes.streamed_tiles > 0, *(numpy.array(column).reshape(1, -1, 1) for column in pair))
+                               for pair in zip(zip(*streamed), zip(*kept)))
     floor_entry, floor_step = fused_floor(facts, mode, case)
     entry = estimate(lambda values: entry_groups(values, case), used, moving_parameters(of_entry, case), entry_error, floor_entry, parameters.calibrated)
     step = estimate(lambda values: step_groups(values, case), used, moving_parameters(of_step, case), step_error, floor_step, parameters.calibrated)

@@ -9,7 +9,7 @@ Counts, sizes and times may be numbers or NumPy arrays of them: `predict` gives 
 
 from __future__ import annotations
 
-from cost_model.elementwise import Number, larger, rounded_up, smaller
+from cost_model.elementwise import Number, choose, larger, rounded_up, smaller
 from cost_model.units import us_from_cycles, us_from_operations, us_from_transfer
 
 TILE_ROWS = 16
@@ -76,10 +76,7 @@ def product_operations(tiles: int, rank: int, precision: str, batch: int) -> flo
 
 
 def group_operations(tiles: int, rank: int, rows: int) -> float:
-    """Operations that `wgmma` is worth for `tiles` tiles and all `rows` of the kernel: 2 × 16 × rank × max(2 × rows, 32).
-
-    A kernel of 8 or 16 rows costs the same; every tile is read once a step.
-    """
+    """Operations that `wgmma` is worth for `tiles` tiles and all `rows` of the kernel: 2 × 16 × rank × max(2 × rows, 32). A kernel of 8 or 16 rows costs the same."""
     return 2.0 * TILE_ROWS * rank * larger(2 * rows, GROUP_COLUMNS) * tiles
 
 
@@ -90,6 +87,11 @@ GROUP_TILES = 4
 def group_operand_bytes(tiles: Number, rank: Number, rows: int) -> Number:
     """Bytes of latents that warpgroups read from shared memory for `tiles` tiles: two int8 vectors of all `rows`, for every four tiles."""
     return tiles / GROUP_TILES * 2 * rows * rank
+
+
+def operand_bytes(rank: Number, rows: int) -> Number:
+    """Bytes of a quad's latents that a warp reads from shared memory: two vectors (int8x2), or two bytes an element (bf16), of up to four rows."""
+    return 2 * rank * smaller(rows, QUAD_ROWS)
 
 
 def accumulators_of(slots: Number, packed: Number) -> Number:
@@ -162,17 +164,43 @@ def ring_us(streamed_bytes: Number, ring_bytes: Number, bytes_per_s: Number, lat
     return latency_us + larger(us_from_transfer(streamed_bytes, bytes_per_s), streamed_bytes / larger(ring_bytes, 1) * latency_us)
 
 
-def slot_in_turn_us(transfer_us: Number, work_us: Number, latency_us: Number, readings: Number = 1) -> Number:
-    """A streamed slot of a warp that asks for its base logits when its turn comes: latency + work of all readings but the last + max(transfer, work of
-    the last). A tile that is read again stays in the ring whole until its last reading."""
+def slot_in_turn_us(transfer_us: Number, work_us: Number, readings: Number = 1) -> Number:
+    """A streamed slot of a warp that takes its turn: work of all readings but the last + max(transfer, work of the last).
+
+    Its base logits are asked for at its start and come while the tile does. A tile that is read again stays in the ring whole until its last reading.
+    """
     last_us = work_us / readings
-    return latency_us + (work_us - last_us) + larger(transfer_us, last_us)
+    return (work_us - last_us) + larger(transfer_us, last_us)
 
 
-def slot_ahead_us(transfer_us: Number, work_us: Number, latency_us: Number) -> Number:
-    """A streamed slot of a warpgroup, whose base logits and parts are asked for a slot ahead: max(transfer, work, (latency + transfer + work) / 2), since
-    two slots share a trip."""
-    return larger(larger(transfer_us, work_us), (latency_us + transfer_us + work_us) / 2)
+def after_work_us(stream_us: Number, work_us: Number, beyond_l2: Number) -> Number:
+    """What a stream adds to work that stands between its parts: stream - beyond_l2 × min(stream, work).
+
+    Blocks start a step together: all ask, all wait, all work. What L2 holds comes in less than a warp's turn and is waited for; what comes from beyond it is
+    under way for longer, and runs on beside the work. In-sample: walks at rank 512 tell it, parts of streaming walks are not recorded.
+    """
+    return stream_us - beyond_l2 * smaller(stream_us, work_us)
+
+
+PART_K_STEPS = 4
+"""k-steps of an entry of the ring (`config.cuh`), where that divides them."""
+
+PART_CYCLES = 70
+"""A warpgroup's part of a tile: fragments from shared memory (30), and products that are waited for before the next part (40). Derived."""
+
+
+def tile_parts(rank: Number, precision: str) -> Number:
+    """Entries of the ring that a tile takes: its k-steps (32 elements of int8, 16 of bf16) / 4, or one."""
+    k_steps = rank * BYTES_OF_PRECISION[precision] // 32
+    return choose(k_steps % PART_K_STEPS == 0, k_steps // PART_K_STEPS, 1)
+
+
+def group_selection_us(slots: Number, together: Number, slot_cycles: Number, quad_cycles: Number, clock_mhz: Number) -> Number:
+    """Slots of a block's warpgroups, each in every reading: slots × (slot_cycles + quads that are multiplied together × quad_cycles).
+
+    A slot is selected from while the next is multiplied, so products of it that take less than that are hidden.
+    """
+    return us_from_cycles(slots * (slot_cycles + together * quad_cycles), clock_mhz)
 
 
 def chain_us(instructions: Number, warps: Number, instruction_cycles: Number, clock_mhz: Number) -> Number:
@@ -186,12 +214,12 @@ def epilogue_us(accumulators: Number, warps: Number, quads: Number, cycles: Numb
     return us_from_cycles(accumulators * warps * quads * cycles / SCHEDULERS_PER_SM, clock_mhz)
 
 
-def epilogue_cycles(greedy_cycles: Number, *, rounding: str, wide: Number, kept: bool) -> Number:
-    """Issue cycles of a warp's accumulator: of a narrow greedy one, and the instructions that other kernels add.
+def further_cycles(*, rounding: str, wide: Number, kept: bool) -> Number:
+    """Issue cycles of a warp's accumulator beyond a narrow greedy one: the instructions that other kernels add.
 
     rounding `twice` 4; 64-bit keys 20; storing a pair of logits 12. Counted in the source and in SASS of sm_90.
     """
-    return greedy_cycles + 4 * (rounding == "twice") + 12 * kept + 20 * wide
+    return 4 * (rounding == "twice") + 12 * kept + 20 * wide
 
 
 NOISE_WORDS_INSTRUCTIONS = 40
@@ -201,9 +229,21 @@ NOISE_WORDS_INSTRUCTIONS = 40
 NOISE_EXACT_INSTRUCTIONS = 80
 """Gumbel noise and division by the temperature of the one row of a lane that leads its contest (`contest.cuh`)."""
 
-NOISE_PAIR_INSTRUCTIONS = 280
-"""Philox4x32-10 and two Gumbel values of a pair, its divisions by the temperature and its call: where each streamed slot is multiplied alone. SASS of sm_90
-has 230 without the call; the walk of 8 rows takes 280, in-sample."""
+NOISE_PAIR_INSTRUCTIONS = 230
+"""Philox4x32-10 and two Gumbel values of a pair, its divisions by the temperature: where each streamed slot is multiplied alone. Counted in SASS of sm_90,
+without its call."""
+
+NOISE_AGAIN_INSTRUCTIONS = NOISE_PAIR_INSTRUCTIONS / 2
+"""The same where a lane evaluates all its rows again: pairs follow one another without a branch, two at a time."""
+
+SECOND_LOOKS = 1e-4
+"""Share of warps and batch rows whose bounds leave the winner open (`contest.cuh`)."""
+
+
+def second_look_share(warps_and_rows: Number) -> Number:
+    """Chance that any warp of the grid looks again in a step, which all blocks then wait for: min(1, warps × rows × 1e-4)."""
+    return smaller(warps_and_rows * SECOND_LOOKS, 1.0)
+
 
 NOISE_QUAD_INSTRUCTIONS = 80
 """Philox4x32-10 of two slots, drawn while blocks agree."""

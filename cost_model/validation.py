@@ -1,12 +1,13 @@
 """Validation: predictions of recorded walks by calibrations that have not seen them.
 
-Three ways to hold a walk out, each a function of a GPU and a frame of its records that returns every point:
+Ways to hold a walk out, each a function of a GPU and a frame of its records that returns every point:
 
     leave_one_vocabulary_out   coefficients from the walks of all other vocabularies
     leave_one_batch_out        coefficients from the walks of all other batches
+    leave_records_out          coefficients from the walks of all other records than some, whose points are returned
     from_datasheet             no record of the GPU at all: datasheet, published microbenchmarks, transferred constants
 
-In the first two the probes stay, phases and parts of a step among them: they fix the primitives, and no complete walk is one. Where the third is
+In all but the last the probes stay, phases and parts of a step among them: they fix the primitives, and no complete walk is one. Where the last is
 asked of the reference GPU, constants that were read from its own records are in-sample there; `in_sample_constants` names them.
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import pandas
 
 HELD_OUT_VOCABULARY, HELD_OUT_BATCH, DATASHEET = "held-out vocabulary", "held-out batch", "datasheet only"
+HELD_OUT_RECORDS = "held-out records"
 KINDS = (HELD_OUT_VOCABULARY, HELD_OUT_BATCH, DATASHEET)
 
 OWN_RECORDS = "this project's"
@@ -42,7 +44,7 @@ class ValidationPoint:
     """One recorded walk and what a model that has not seen it says of its step and entry. Times in microseconds.
 
     Attributes:
-        kind: one of KINDS; held_out: the vocabulary or batch that the calibration lacks; None for `datasheet only`.
+        kind: one of KINDS, or HELD_OUT_RECORDS; held_out: the vocabulary or batch that the calibration lacks; None for other kinds.
         series: the configuration, its record among it.
         measured_us, measured_us_low, measured_us_high: fitted step with its 95 % interval.
         predicted_us, predicted_us_low, predicted_us_high: predicted step with its 95 % interval.
@@ -143,6 +145,23 @@ def leave_one_batch_out(gpu: Gpu, frame: pandas.DataFrame, walks: Walks | None =
     return _leave_one_out(gpu, frame, walks, HELD_OUT_BATCH, lambda key: key.batch or 1)
 
 
+def leave_records_out(gpu: Gpu, frame: pandas.DataFrame, records: Iterable[str], walks: Walks | None = None) -> tuple[ValidationPoint, ...]:
+    """Predict the walks of some records, such as those made last, with coefficients from the walks of all others.
+
+    Args:
+        records: stems of their files; others as for vocabularies.
+
+    Raises:
+        BadInput: as `calibrate`; or a record holds no walk, or no other does.
+    """
+    left_out, walks = set(records), _walks(frame, walks)
+    unknown = left_out - {key.record for key, _ in walks}
+    if unknown or not left_out:
+        raise BadInput(f"records without walks: {', '.join(sorted(unknown)) or 'none were given'}; there are {', '.join(sorted({str(key.record) for key, _ in walks}))}")
+    trained = fit_residuals(_probed(gpu, frame), [pair for pair in walks if pair[0].record not in left_out])
+    return tuple(_point(HELD_OUT_RECORDS, None, trained, key, fit) for key, fit in walks if key.record in left_out)
+
+
 def from_datasheet(gpu: Gpu, frame: pandas.DataFrame, walks: Walks | None = None) -> tuple[ValidationPoint, ...]:
     """Predict every walk from what is known of the GPU without its records.
 
@@ -186,9 +205,14 @@ def _walks(frame: pandas.DataFrame, walks: Walks | None) -> Walks:
     return walks_of(frame) if walks is None else walks
 
 
+def _probed(gpu: Gpu, frame: pandas.DataFrame) -> Gpu:
+    """Calibrate from probes alone."""
+    return calibrate(gpu, frame[frame["probe"].notna() & (frame["probe"] != NO_PROBE)])
+
+
 def _leave_one_out(gpu: Gpu, frame: pandas.DataFrame, walks: Walks | None, kind: str, label: Callable[[SeriesKey], int]) -> tuple[ValidationPoint, ...]:
     """Calibrate once from probes, then for each label from the walks that have another."""
-    probed = calibrate(gpu, frame[frame["probe"].notna() & (frame["probe"] != NO_PROBE)])
+    probed = _probed(gpu, frame)
     walks = _walks(frame, walks)
     labels = sorted({label(key) for key, _ in walks})
     if len(labels) < 2:

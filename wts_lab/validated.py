@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
 from cost_model.measurement import NO_PROBE, read_walk_folder
-from cost_model.predict import unchecked_parts
-from cost_model.recorded import asked_of_series, predict_series
+from cost_model.recorded import predict_series, unchecked_of_series
 from cost_model.validation import (
     DATASHEET, HELD_OUT_BATCH, HELD_OUT_VOCABULARY, Accuracy, ValidationPoint, accuracy, from_datasheet, leave_one_batch_out, leave_one_vocabulary_out, walks_of,
 )
@@ -130,7 +129,7 @@ def points_of(kind: str, gpu: Gpu, walks: Iterable[tuple[SeriesKey, StepFit]]) -
 
 def is_described(point: ValidationPoint) -> bool:
     """Whether the model claims to be fitted to a walk of this kind; others are predicted with wider intervals."""
-    return point.series.implementation == OURS and not unchecked_parts(point.series.mode, *asked_of_series(point.series))
+    return point.series.implementation == OURS and not unchecked_of_series(point.series)
 
 
 def group_of(point: ValidationPoint) -> str:

@@ -137,7 +137,7 @@ def test_calibrated_predictions_stay_near_walks_that_do_not_obey_the_model():
     fits = walk_fits(study_h200(**TRUTH), lambda n: 1 + 0.05 * (-1) ** n)
     gpu = fit_residuals(study_h200(), fits)
     errors = [abs(predict_series(gpu, key).step_us / fit.step_us - 1) for key, fit in fits]
-    assert max(errors) < 0.15 and 0.04 < gpu.value("few_rows_model_relative_error") < 0.08
+    assert max(errors) < 0.15 and 0.04 < gpu.value("few_rows_model_relative_error") < 0.10
     assert all(gpu.figure(name).standard_error > 0 for name in RESIDUALS)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cost_model.fused import entry_groups, step_groups
+from cost_model.fused import GROUP_PARAMETERS, entry_groups, step_groups
 from cost_model.gpu import Figure
 from cost_model.head import Head
 from cost_model.measurement import walk_row
@@ -20,7 +20,7 @@ from cost_model.workload import Workload
 from tests.cost_model.walk_examples import QWEN, series_key, study_h200
 
 TRUTH = {"epilogue_cycles_per_accumulator": (33.0, "cycle"), "exchange_growth": (0.07, "ratio"), "instruction_cycles": (5.0, "cycle"), "led_row_us": (0.6, "us"), "further_quad_us": (0.9, "us"),
-         "wgmma_s8_ops_per_s_per_sm": (8e12, "op/s"), "noise_bound_instructions": (120.0, "instruction"), "position_product_us": (7.0, "us"), "small_kernel_us": (1.2, "us")}
+         "group_slot_cycles": (180.0, "cycle"), "group_quad_cycles": (120.0, "cycle"), "noise_bound_instructions": (120.0, "instruction"), "position_product_us": (7.0, "us"), "small_kernel_us": (1.2, "us")}
 STUDY = study_h200()
 TRUE = STUDY.with_figures({name: Figure(value, unit, "measured", "made up") for name, (value, unit) in TRUTH.items()})
 HEADS = {"markov": QWEN, "gated": Head("g", "gated", 151_936, 151_936, 151_936, 256, 2560), "rnn": Head("r", "rnn", 151_936, 151_936, 151_936, 256, 2560),
@@ -51,9 +51,11 @@ def phase_us(key, phase):
     case = case_of_series(TRUE, key)
     terms = {name: shown for name, (shown, _, _) in split(step_groups(resolve(TRUE).values, case)).items()}
     if phase == "products":
-        return terms["products"] + terms["shared_read"]
+        return 0.3 * terms["epilogue"] if case.words.kernel.grouped else terms["products"] + terms["shared_read"]
     if phase == "epilogue":
-        return terms["epilogue"] / (1 if case.words.kernel.grouped else case.passes) + FIXED_CYCLES / case.clock_mhz
+        return 0.7 * terms["epilogue"] if case.words.kernel.grouped else terms["epilogue"] / case.passes + FIXED_CYCLES / case.clock_mhz
+    if phase == "exchange":
+        return terms["exchange"] + terms["led_rows"]
     return terms["latent"] + terms.get("gate", 0) + (terms["state_read"] if key.head_kind == "gated" else 0)
 
 
@@ -63,7 +65,7 @@ def part_rows(kinds=("markov", "gated", "rnn", "domino"), probes=(PHASE, TILES, 
     for kind, batch in CASES:
         if kind not in kinds:
             continue
-        for phase in ("products", "epilogue", "latent") if PHASE in probes else ():
+        for phase in ("products", "epilogue", "exchange", "latent") if PHASE in probes else ():
             key = key_of(kind, batch, PHASE, phase)
             rows.append(row(key, 16, [phase_us(key, phase)] * 132))
         for probe in (TILES, AGREEMENT):
@@ -84,7 +86,8 @@ def sampled_rows():
     for batch in SAMPLED_BATCHES:
         key = key_of("markov", batch, TILES, TILES, temperature=1.0)
         groups = step_groups(resolve(TRUE).values, case_of_series(TRUE, key))
-        step_us = 0.3 + sum(split(groups)[name][0] for name in OF_PART[TILES]) + (0.5 if batch == 1 else 0)
+        waited_us = min(batch * 8 * 132 * 1e-4, 1.0) * 9 * 115 * TRUTH["instruction_cycles"][0] / 1980  # alone, no block waits for another's second look
+        step_us = 0.3 + sum(split(groups)[name][0] for name in OF_PART[TILES]) + (0.5 if batch == 1 else -waited_us)
         rows += [row(key, steps, [5.0 + steps * step_us] * 5) for steps in (1, 7, 16)]
     return rows
 
@@ -101,8 +104,9 @@ def warpgroups_from(monkeypatch):
 
 def test_constants_come_back_from_parts_that_obey_the_model():
     figures = part_figures(STUDY, part_rows())
-    assert figures.keys() == TRUTH.keys()
-    for name, (value, unit) in TRUTH.items():
+    told = TRUTH.keys() - set(GROUP_PARAMETERS)
+    assert figures.keys() == told, "kernels of 16 and 32 rows have four quads a slot, so nothing tells quads from slots"
+    for name, (value, unit) in ((name, TRUTH[name]) for name in told):
         figure = figures[name]
         assert figure.value == pytest.approx(value, rel=1e-6), name
         assert (figure.unit, figure.kind) == (unit, "measured") and figure.standard_error >= 0.05 * value * 0.999
@@ -114,24 +118,30 @@ def test_parts_that_are_not_recorded_fix_nothing():
     assert "epilogue_cycles_per_accumulator" not in part_figures(STUDY, part_rows(probes=(TILES, AGREEMENT)))
 
 
-def test_products_of_8_rows_tell_how_much_of_selection_runs_beside_them(warpgroups_from, monkeypatch):
+def test_phases_of_warpgroups_tell_slots_from_quads(warpgroups_from):
     warpgroups_from(8)
-    overlapped = TRUE.with_figures({"wgmma_overlap_ratio": Figure(0.4, "ratio", "measured", "made up")})
-    monkeypatch.setattr(f"{__name__}.TRUE", overlapped)
-    figures = part_figures(STUDY, part_rows())
-    assert figures["wgmma_overlap_ratio"].value == pytest.approx(0.4, rel=1e-3) and figures["wgmma_s8_ops_per_s_per_sm"].value == pytest.approx(8e12, rel=1e-3)
+    frame = part_rows()
+    figures = part_figures(STUDY, frame)
+    assert [figures[name].value for name in ("group_slot_cycles", "group_quad_cycles")] == pytest.approx([180, 120])
     assert "further_quad_us" not in figures, "no reading is a second one"
-    without = part_rows()
-    of_more = part_figures(STUDY, without[without["batch"] != 8])
-    assert "wgmma_overlap_ratio" not in of_more, "products and selection of 16 and 32 rows grow alike"
+    assert not part_figures(STUDY, frame[frame["batch"] != 8]).keys() & set(GROUP_PARAMETERS), "16 and 32 rows are four quads a slot, once and twice"
+    assert not part_figures(STUDY, frame[frame["variant"] != "products"]).keys() & set(GROUP_PARAMETERS), "one mark without the other"
 
 
-def test_parts_of_warpgroups_that_no_rate_explains_fix_nothing():
-    frame = part_rows(probes=(TILES,))
-    grouped = (frame["batch"] >= 16) & (frame["temperature"] == 0)
-    frame.loc[grouped, "samples_us"] = pd.Series([[5.0 + 400.0 / batch * steps] * 5 for batch, steps in zip(frame.loc[grouped, "batch"], frame.loc[grouped, "steps"])],
-                                                 index=frame.index[grouped])
-    assert not part_figures(STUDY, frame).keys() & {"wgmma_s8_ops_per_s_per_sm", "wgmma_overlap_ratio"}
+def test_phases_of_warpgroups_that_scatter_fix_nothing(warpgroups_from):
+    warpgroups_from(8)
+    frame = part_rows(probes=(PHASE,))
+    grouped = (frame["batch"] == 16) & frame["variant"].isin(["products", "epilogue"])
+    frame.loc[grouped, "samples_us"] = pd.Series([[12.0] * 132] * int(grouped.sum()), index=frame.index[grouped])
+    assert not part_figures(STUDY, frame).keys() & set(GROUP_PARAMETERS)
+
+
+def test_looks_of_a_walk_tell_the_growth_before_those_of_words_alone():
+    frame = part_rows()
+    longer = (frame["probe"] == PHASE) & (frame["variant"] == "exchange") & (frame["batch"] == 8)
+    frame.loc[longer, "samples_us"] = pd.Series([[1.07 * 0.8 * (1 + 7 * 0.07)] * 132] * int(longer.sum()), index=frame.index[longer])
+    assert part_figures(STUDY, frame)["exchange_growth"].value > 0.07
+    assert part_figures(STUDY, frame[frame["variant"] != "exchange"])["exchange_growth"].value == pytest.approx(0.07)
 
 
 def test_scatter_of_blocks_does_not_move_a_phase():

@@ -13,9 +13,9 @@ from cost_model.gpu import load_gpu
 from cost_model.measurement import NO_PROBE, read_walk_folder, require_gpu
 from cost_model.parameters import RESIDUALS
 from cost_model.paths import data_root
-from cost_model.predict import CHECKED_KINDS, CHECKED_WAYS, MOST_SAMPLED_ROWS, unchecked_parts
-from cost_model.recorded import predict_series
-from cost_model.walk_class import FEW_ROWS, walk_class
+from cost_model.predict import CHECKED_KINDS, CHECKED_WAYS, MOST_STREAMED_ROWS
+from cost_model.recorded import class_of_series, predict_series, streams_of_series, unchecked_of_series
+from cost_model.walk_class import FEW_ROWS
 from cost_model.workload import DEFAULT_EXCHANGE, OURS
 
 STEP_TOLERANCE = 0.15
@@ -36,14 +36,14 @@ def recorded():
     return triples
 
 
-def is_checked(key, prediction):
+def is_checked(key):
     """Whether the calibration answers for a series: stepwise ones, and fused ones of kinds, batches and ways that it was fitted on."""
-    return key.mode == "stepwise" or not unchecked_parts(key.mode, prediction.head, prediction.workload)
+    return key.mode == "stepwise" or not unchecked_of_series(key)
 
 
 def checked():
     """Return those of `triples`."""
-    return [one for one in triples() if is_checked(one[0], one[2])]
+    return [one for one in triples() if is_checked(one[0])]
 
 
 @lru_cache(maxsize=1)
@@ -85,7 +85,7 @@ def test_the_intervals_hold_the_recorded_steps_and_are_narrow():
 
 def test_recorded_entries_are_predicted_within_thirty_percent():
     missed = [told(key, fit.entry_us, prediction.entry_us) for key, fit, prediction in checked()
-              if key.implementation == "wts" and walk_class(prediction.head, prediction.workload) == FEW_ROWS and abs(prediction.entry_us / fit.entry_us - 1) > ENTRY_TOLERANCE]
+              if key.implementation == "wts" and class_of_series(key) == FEW_ROWS and abs(prediction.entry_us / fit.entry_us - 1) > ENTRY_TOLERANCE]
     assert not missed, "\n".join(missed)
 
 
@@ -94,8 +94,8 @@ def test_no_recorded_step_beats_its_floor():
     assert not beaten, "the floor is wrong: " + "\n".join(beaten)
 
 
-UNTIL_A_PART_IS_RECORDED = {"noise_bound_instructions"}
-"""Constants that a record of benchmark `parts` with sampled rows would measure."""
+UNTIL_A_PART_IS_RECORDED = {"further_quad_us"}
+"""Constants that no part tells: warpgroups multiply greedy rows from 8 on, so no recorded part reads its tiles by warps more than once."""
 
 
 def test_predictions_rest_on_measured_parameters_and_three_residuals_at_most():
@@ -118,7 +118,9 @@ def test_what_counts_as_checked_is_recorded():
     """The lists in `predict.py` decide which predictions carry a note and a wide interval, and which walks fix the residual coefficients."""
     ours = [key for key, _, _ in checked() if key.implementation == "wts"]
     assert {(key.mode, key.precision) for key in ours} == set(CHECKED_WAYS) and {key.head_kind for key in ours} == set(CHECKED_KINDS)
-    assert max(key.batch for key in ours if (key.temperature or 0) > 0) == MOST_SAMPLED_ROWS < max(key.batch for key in ours)
+    assert max(key.batch for key in ours if streams_of_series(key)) == MOST_STREAMED_ROWS
+    for sampled in (False, True):
+        assert max(key.batch for key in ours if ((key.temperature or 0) > 0) is sampled) == 32
 
 
 REBUILD = "the records changed; run the command of data/README.md that makes the calibration and the engine table from them"

@@ -9,7 +9,7 @@ from cost_model.head import Head
 from cost_model.parameters import resolve
 from cost_model.recorded import asked_of_series, case_of_series
 from cost_model.residual_fit import LEAST_MODEL_ERROR, RecordedWalk, class_errors, fit_residuals, held_out
-from cost_model.walk_class import FEW_ROWS, MANY_ROWS, RECURRENT, SAMPLED, WALK_CLASSES, walk_class
+from cost_model.walk_class import FEW_ROWS, MANY_ROWS, RECURRENT, SAMPLED, STREAMS, WALK_CLASSES, walk_class
 from cost_model.workload import Workload
 from tests.cost_model.walk_examples import exact_fit, series_key, study_h200
 
@@ -32,7 +32,10 @@ def test_every_walk_belongs_to_one_class():
     pool = Head("pool", "domino", 151_936, 151_936, 151_936, 256, 2560, 1024, 2048)
     assert [walk_class(rnn, Workload(4)), walk_class(rnn, Workload(8)), walk_class(rnn, Workload(temperature=1.0))] == [RECURRENT, MANY_ROWS, SAMPLED]
     assert walk_class(pool, Workload(8)) == RECURRENT, "walked a row at a time"
-    assert set(WALK_CLASSES) == {FEW_ROWS, MANY_ROWS, SAMPLED, RECURRENT}
+    assert walk_class(pool, Workload(1), streams=True) == RECURRENT, "states hide streams"
+    streaming = {walk_class(markov, Workload(batch, temperature=warm), streams=True) for batch, warm in ((1, 0.0), (8, 0.0), (8, 1.0))}
+    assert streaming == {name + STREAMS for name in (FEW_ROWS, MANY_ROWS, SAMPLED)} and set(WALK_CLASSES) == {FEW_ROWS, MANY_ROWS, SAMPLED, RECURRENT} | streaming
+    assert recorded(248_320).of_class == FEW_ROWS + STREAMS and recorded().of_class == FEW_ROWS
 
 
 def test_a_walk_is_predicted_by_coefficients_that_it_did_not_fix():

@@ -29,7 +29,8 @@ def test_errors_are_counted_by_mode_and_precision():
     assert (first.entry_median_share, first.entry_worst_share) == pytest.approx((0.0, 0.2))
 
 
-def test_an_entry_that_is_not_above_zero_has_no_relative_error():
+def test_an_entry_shorter_than_a_step_counts_of_the_step():
     key = series_key("resident")
-    row = errors_by_mode(GPU, [(key, replace(fit_off_by(key, 1.0), entry_us=-0.1))])[0]
-    assert row.entry_median_share is None and row.step_worst_share == pytest.approx(0.0)
+    fit = fit_off_by(key, 1.0)
+    row = errors_by_mode(GPU, [(key, replace(fit, entry_us=-0.1))])[0]
+    assert row.entry_worst_share == pytest.approx((fit.entry_us + 0.1) / fit.step_us) and row.step_worst_share == pytest.approx(0.0)

@@ -54,11 +54,30 @@ def test_a_ring_comes_at_the_rate_of_the_memory_or_in_turns_of_a_latency():
     assert times == sorted(times, reverse=True) and terms.ring_us(0, 0, 8e12, 0.3) == 0.3
 
 
-def test_slots_that_wait_for_their_logits_hide_the_shorter_of_transfer_and_work():
-    assert terms.slot_in_turn_us(0.5, 0.2, 0.1) == pytest.approx(0.6) == terms.slot_in_turn_us(0.2, 0.5, 0.1)
-    assert terms.slot_in_turn_us(0.5, 0.4, 0.1, readings=2) == pytest.approx(0.1 + 0.2 + 0.5), "a tile that is read twice leaves the ring late"
-    assert terms.slot_ahead_us(0.5, 0.2, 0.4) == pytest.approx(0.55), "two slots share a trip"
-    assert terms.slot_ahead_us(0.9, 0.2, 0.4) == pytest.approx(0.9), "bandwidth binds"
+def test_slots_in_turn_hide_the_shorter_of_transfer_and_work():
+    assert terms.slot_in_turn_us(0.5, 0.2) == pytest.approx(0.5) == terms.slot_in_turn_us(0.2, 0.5)
+    assert terms.slot_in_turn_us(0.5, 0.4, readings=2) == pytest.approx(0.2 + 0.5), "a tile that is read twice leaves the ring late"
+
+
+def test_what_l2_holds_is_waited_for_and_what_it_lacks_runs_beside_the_work():
+    assert terms.after_work_us(3.0, 2.0, 0.0) == 3.0 and terms.after_work_us(3.0, 2.0, 1.0) == 1.0 and terms.after_work_us(1.0, 2.0, 0.5) == 0.5
+
+
+@pytest.mark.parametrize("rank, precision, parts", [(256, "int8x2", 2), (512, "int8x2", 4), (256, "bf16", 4), (96, "int8x2", 1), (64, "bf16", 1), (32, "int8x2", 1)])
+def test_a_tile_takes_entries_of_four_k_steps_or_one(rank, precision, parts):
+    assert terms.tile_parts(rank, precision) == parts
+
+
+def test_warpgroups_select_slot_by_slot():
+    assert terms.group_selection_us(9, 4, 140, 145, 1980) == pytest.approx(9 * (140 + 4 * 145) / 1980)
+
+
+def test_a_second_look_is_certain_for_many_warps_and_rows():
+    assert terms.second_look_share(8 * 132) == pytest.approx(0.1056) and terms.second_look_share(32 * 8 * 132) == 1.0
+
+
+def test_a_quad_has_four_latents_at_most():
+    assert [terms.operand_bytes(256, rows) for rows in (1, 2, 4, 8, 32)] == [512, 1024, 2048, 2048, 2048]
 
 
 def test_epilogue_divides_by_four_schedulers():
@@ -68,10 +87,10 @@ def test_epilogue_divides_by_four_schedulers():
 
 def test_an_epilogue_pays_for_what_its_kernel_does():
     def cycles(**more):
-        return terms.epilogue_cycles(43, **{**dict(rounding="once", wide=0, kept=False), **more})
+        return terms.further_cycles(**{**dict(rounding="once", wide=0, kept=False), **more})
 
-    assert cycles() == 43 and cycles(rounding="twice") == 47 and cycles(kept=True) == 55
-    assert cycles(wide=1) == 43 + 20
+    assert cycles() == 0 and cycles(rounding="twice") == 4 and cycles(kept=True) == 12
+    assert cycles(wide=1) == 20 and cycles(wide=1, kept=True) == 32
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])

@@ -10,21 +10,23 @@ from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
 from cost_model.measurement import read_walk_folder
 from cost_model.paths import data_root
-from cost_model.predict import unchecked_parts
-from cost_model.recorded import asked_of_series
+from cost_model.recorded import class_of_series, unchecked_of_series
 from cost_model.validation import (
-    DATASHEET, HELD_OUT_BATCH, HELD_OUT_VOCABULARY, ValidationPoint, accuracy, from_datasheet, in_sample_constants, is_in_sample, leave_one_batch_out,
-    leave_one_vocabulary_out, points_frame, walks_of,
+    DATASHEET, HELD_OUT_BATCH, HELD_OUT_RECORDS, HELD_OUT_VOCABULARY, ValidationPoint, accuracy, from_datasheet, in_sample_constants, is_in_sample, leave_one_batch_out,
+    leave_one_vocabulary_out, leave_records_out, points_frame, walks_of,
 )
-from cost_model.walk_class import FEW_ROWS, WALK_CLASSES, walk_class
+from cost_model.walk_class import FEW_ROWS, WALK_CLASSES
 from tests.cost_model.walk_examples import series_key
 
 H200 = load_gpu("h200-sxm", calibrated=False)
-MOST_HALF_WIDTH = 0.15
-"""The goal is 0.08 (docs/cost-model.md). Held out with its vocabulary, a class of walks that is recorded at one vocabulary only has no error of its own left."""
+MOST_HALF_WIDTH = 0.12
+"""The goal is 0.08 (docs/cost-model.md says what keeps it)."""
 
-ENOUGH_POINTS, LEAST_INSIDE_OF_CLASS = 20, 0.85
-"""Of so many points of one class the nominal share of 0.95 may come out so low: two standard deviations of a binomial."""
+MOST_ERROR = 0.155
+"""15 %, to the percent."""
+
+ENOUGH_POINTS, LEAST_INSIDE_OF_CLASS = 20, 0.80
+"""Of so many points of one class the nominal share of 0.95 may come out so low: records and L2 states of one shape miss together, so that 20 points are some eight."""
 
 POINT = ValidationPoint(HELD_OUT_BATCH, 4, series_key("resident"), 2.0, 1.9, 2.1, 2.2, 1.98, 2.42, 10.0, 9.0, 8.0, 10.0)
 
@@ -43,7 +45,7 @@ def points(hold_out):
 
 def is_described(point):
     """Whether the model claims to describe the walk."""
-    return not unchecked_parts(point.series.mode, *asked_of_series(point.series))
+    return not unchecked_of_series(point.series)
 
 
 def test_a_point_knows_its_error_and_its_interval():
@@ -72,7 +74,7 @@ def test_every_walk_is_predicted_once_by_a_calibration_without_its_like(hold_out
 def test_what_is_held_out_does_not_move_its_own_prediction():
     """Halving the recorded times of one vocabulary changes what is predicted of others, and nothing of its own."""
     frame = records()
-    rows = frame[(frame["record"] != "2026-11-30-batches") | (frame["probe"].notna() & (frame["probe"] != "none"))]
+    rows = frame[(frame["record"] == "2026-11-30-walks") | (frame["probe"].notna() & (frame["probe"] != "none"))]
     mask = (rows["vocab_size"] == 248_320) & (rows["implementation"] == "wts")
     halved = rows.copy()
     halved.loc[mask, "samples_us"] = pd.Series([[one / 2 for one in samples] for samples in rows.loc[mask, "samples_us"]], index=rows.index[mask])
@@ -90,14 +92,28 @@ def test_held_out_walks_meet_the_goals(hold_out, kind):
     found = points(hold_out)
     summed, described = accuracy(found), accuracy(point for point in found if is_described(point))
     assert {point.kind for point in found} == {kind}
-    assert summed.median_share <= 0.05 and 0.9 <= summed.inside_share <= 0.99 and summed.half_width_share <= MOST_HALF_WIDTH, summed
-    assert described.worst_share <= 0.15 and described.points >= 0.8 * summed.points, described
+    assert summed.median_share <= 0.045 and 0.9 <= summed.inside_share <= 0.99 and summed.half_width_share <= MOST_HALF_WIDTH, summed
+    assert described.worst_share <= MOST_ERROR and described.points >= 0.8 * summed.points, described
     for name in WALK_CLASSES:
-        of_class = [point for point in found if is_described(point) and walk_class(*asked_of_series(point.series)) == name]
+        of_class = [point for point in found if is_described(point) and class_of_series(point.series) == name]
         if len(of_class) >= ENOUGH_POINTS:
             assert accuracy(of_class).inside_share >= LEAST_INSIDE_OF_CLASS, name
         if name == FEW_ROWS:
-            assert accuracy(of_class).half_width_share <= 0.12 and len(of_class) >= 0.3 * summed.points
+            assert accuracy(of_class).half_width_share <= 0.14 and len(of_class) >= 0.1 * summed.points
+
+
+def test_grids_are_predicted_by_what_other_records_say():
+    grids = sorted(name for name in set(records()["record"]) if "-grid-" in name)
+    found = leave_records_out(H200, records(), grids)
+    described = accuracy(point for point in found if is_described(point))
+    assert {(point.kind, point.held_out) for point in found} == {(HELD_OUT_RECORDS, None)} and {point.series.record for point in found} == set(grids)
+    assert described.points >= 200 and described.median_share <= 0.05 and described.worst_share <= MOST_ERROR and described.inside_share >= 0.85, described
+
+
+def test_records_without_walks_cannot_be_left_out():
+    for names, told in ((["2026-11-30-probes"], "without walks: 2026-11-30-probes; there are"), ([], "none were given")):
+        with pytest.raises(BadInput, match=told):
+            leave_records_out(H200, records(), names)
 
 
 def test_the_datasheet_alone_meets_its_goals():
@@ -109,7 +125,7 @@ def test_the_datasheet_alone_meets_its_goals():
 
 def test_constants_from_the_reference_gpu_are_declared():
     found = in_sample_constants()
-    assert found.keys() >= {"epilogue_cycles_per_accumulator", "wgmma_s8_ops_per_s_per_sm", "further_quad_us", "led_row_us", "ring_latency_us"}
+    assert found.keys() >= {"epilogue_cycles_per_accumulator", "group_quad_cycles", "further_quad_us", "led_row_us", "ring_latency_us"}
     assert not found.keys() & {"l2_latency_us", "hbm_read_bytes_per_s", "instruction_cycles", "graph_node_us"}
     assert is_in_sample(H200) and not is_in_sample(load_gpu("b200-sxm"))
 

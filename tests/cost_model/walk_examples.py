@@ -9,7 +9,7 @@ from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import BandwidthCurve, Figure, Gpu, load_gpu
 from cost_model.head import Head
 from cost_model.parameters import ENTRY_ERROR, MODEL_ERROR, class_error
-from cost_model.walk_class import FEW_ROWS, MANY_ROWS, RECURRENT, SAMPLED, WALK_CLASSES
+from cost_model.walk_class import FEW_ROWS, WALK_CLASSES
 
 QWEN = Head.markov(151_936, 256)
 STUDY = "design study of one H200"
@@ -29,7 +29,7 @@ def study_h200(**changes: float) -> Gpu:
         "graph_node_us": (0.52, "us"), "hbm_read_bytes_per_s": (4.65e12, "B/s"), "fused_overhead_us": (0.8, "us"),
         "stream_efficiency": (0.85, "ratio"), "first_step_us": (1.8, "us"),
     }
-    errors = {MODEL_ERROR: {FEW_ROWS: 0.03, MANY_ROWS: 0.045, SAMPLED: 0.045, RECURRENT: 0.045}, ENTRY_ERROR: dict.fromkeys(WALK_CLASSES, 0.05)}
+    errors = {MODEL_ERROR: {**dict.fromkeys(WALK_CLASSES, 0.045), FEW_ROWS: 0.03}, ENTRY_ERROR: dict.fromkeys(WALK_CLASSES, 0.05)}
     values |= {class_error(name, one): (error, "ratio") for name, of_class in errors.items() for one, error in of_class.items()}
     figures = {name: measured(changes.get(name, value), unit) for name, (value, unit) in values.items()}
     sizes = (20e6, 38.9e6, 48e6, 63.6e6, 77.8e6, 1.07e9)
