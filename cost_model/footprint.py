@@ -1,7 +1,8 @@
 """Footprint: shared memory and registers that a walk kernel takes for a placement, as the compiler would say.
 
 Shared memory is counted exactly (`csrc/walk/config.cuh`; a test asks the compiler). Registers are a small model with a promise:
-what it calls fitting, ptxas compiles for sm_90 without a spill (tests/wts_lab/test_build.py).
+what it calls fitting, ptxas compiles for sm_90 without a spill (tests/wts_lab/test_build.py). Of all recorded walks three break it, by warpgroups with more
+slots than it was fitted to: ten a warp with 8 and 16 rows (16 and 96 bytes), sixteen with 32 rows (40 bytes).
 """
 
 from __future__ import annotations
