@@ -13,24 +13,13 @@ pytest.importorskip("pyarrow")
 from cost_model.gpu import load_gpu
 from cost_model.head import Head
 from cost_model.settings import SettingsMismatch, load_settings
-from tests.synthetic_records import GPU_ID, GPU_NAME, write_two_vocabularies
+from tests.synthetic_records import GPU_ID, GPU_NAME
+from tests.synthetic_study import records, result  # noqa: F401  (fixtures)
 from wts_lab import outputs, study
 from wts_lab.outputs import write_outputs
 from wts_lab.study import StudyRequest, run_study
 
 HEAD = Head.markov(151_936, 256)
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Synthetic records of two vocabularies."""
-    return write_two_vocabularies(tmp_path_factory.mktemp("records"))
-
-
-@pytest.fixture(scope="module")
-def result(records: Path) -> study.StudyResult:
-    """The replayed study of those records."""
-    return run_study(StudyRequest(records=records, live=False))
 
 
 def test_outputs_hold_the_same_rows_and_settings_that_load_back(result: study.StudyResult, tmp_path: Path) -> None:

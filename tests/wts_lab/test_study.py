@@ -16,7 +16,8 @@ from cost_model.decide import VERDICTS
 from cost_model.errors import BadInput
 from cost_model.head import Head, load_head
 from cost_model.measurement import write_walk
-from tests.synthetic_records import GPU_ID, GPU_NAME, LINES_US, synthetic_rows, write_synthetic, write_two_vocabularies
+from tests.synthetic_records import GPU_ID, GPU_NAME, LINES_US, synthetic_rows, write_synthetic
+from tests.synthetic_study import records, result  # noqa: F401  (fixtures)
 from wts_lab import study
 from wts_lab.recordings import NothingRecorded
 from wts_lab.study import StudyRequest, run_study
@@ -24,18 +25,6 @@ from wts_lab.study_answer import shape_of_head, shape_of_row
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAD = Head.markov(151_936, 256)
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Synthetic records of two vocabularies."""
-    return write_two_vocabularies(tmp_path_factory.mktemp("records"))
-
-
-@pytest.fixture(scope="module")
-def result(records: Path) -> study.StudyResult:
-    """The replayed study of those records."""
-    return run_study(StudyRequest(records=records, live=False))
 
 
 def test_a_replay_says_which_gpu_and_date_it_shows(result: study.StudyResult) -> None:

@@ -12,18 +12,13 @@ pytest.importorskip("pyarrow")
 from cost_model.errors import BadInput
 from cost_model.head import Head, load_head
 from cost_model.measurement import write_walk
-from tests.synthetic_records import GPU_ID, synthetic_rows, write_synthetic, write_two_vocabularies
+from tests.synthetic_records import GPU_ID, synthetic_rows, write_synthetic
+from tests.synthetic_study import records  # noqa: F401  (fixtures)
 from wts_lab import study
 from wts_lab.outputs import write_outputs
 from wts_lab.study import StudyRequest, run_study
 
 HEAD = Head.markov(151_936, 256)
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Synthetic records of two vocabularies."""
-    return write_two_vocabularies(tmp_path_factory.mktemp("records"))
 
 
 def test_heads_that_share_vocabulary_and_rank_are_studied_one_after_the_other() -> None:
