@@ -32,6 +32,9 @@ LAB_EXTRAS := lab
 endif
 TEST_EXTRAS := gpu,lab,test$(COMPILER)
 
+# Whether a record of that name is there, from whatever day: `make records` goes on where it stopped.
+recorded = ls "$(RECORDS)"/*/*-$(1).parquet >/dev/null 2>&1
+
 .PHONY: help run test lab records sglang wheel clean distclean
 .DEFAULT_GOAL := help
 
@@ -49,10 +52,10 @@ lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
 
 records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/ (40 min; SGLang's own paths after make sglang)
 	@$(PY) -m benchmarks.run probes walks headline batches parts phases heads spread placements exchanges grid-greedy grid-sampled --missing --out "$(RECORDS)"
-	@$(PY) -m benchmarks.stress --out "$(RECORDS)"
+	@$(call recorded,stress) || $(PY) -m benchmarks.stress --out "$(RECORDS)"
 	@test ! -d .venv/sglang || $(PY) -m benchmarks.run engine --only v151936 --missing --out "$(RECORDS)" --sglang-root .venv/sglang
-	@test ! -d .venv/sglang || $(PY) -m benchmarks.engine_kernels --out "$(RECORDS)" --sglang-root .venv/sglang
-	@$(PY) -m benchmarks.round --record round --out "$(RECORDS)" $$(test ! -d .venv/sglang || echo --sglang-root .venv/sglang)
+	@test ! -d .venv/sglang || $(call recorded,engine-kernels) || $(PY) -m benchmarks.engine_kernels --out "$(RECORDS)" --sglang-root .venv/sglang
+	@$(call recorded,round) || $(PY) -m benchmarks.round --record round --out "$(RECORDS)" $$(test ! -d .venv/sglang || echo --sglang-root .venv/sglang)
 
 sglang: $(VENV)/.ready-sglang ## unpack SGLang's wheel (40 MB) into .venv/sglang, without its dependencies, for the tests that compare with it
 
