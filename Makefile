@@ -33,7 +33,7 @@ endif
 TEST_EXTRAS := gpu,lab,test$(COMPILER)
 
 # Whether a record of that name is there, from whatever day: `make records` goes on where it stopped.
-recorded = ls "$(RECORDS)"/*/*-$(1).parquet >/dev/null 2>&1
+recorded = ls "$(RECORDS)"/*/????-??-??-$(1).parquet >/dev/null 2>&1
 
 .PHONY: help run test lab records sglang wheel clean distclean
 .DEFAULT_GOAL := help

@@ -1,6 +1,6 @@
 """Stress the exchange and record it: ``python -m benchmarks.stress``.
 
-Every batch that walks are built for, both widths of words, near and dense lines: a few seconds each (`wts_lab/stress.py`). The record has one
+Batches of 1, 4, 8 and 32 unless ``--rows`` names others, both widths of words, both exchanges: a few seconds each (`wts_lab/stress.py`). The record has one
 row for each, of probe ``stress``, variant ``walk-r<rows>``, ``-wide`` after it for 64-bit words: ``samples_us`` is the time of a round,
 delays included, ``tokens_match`` the share of winners, as all blocks saw them, that were right.
 
@@ -27,7 +27,6 @@ from wts_lab.stress import ROWS, StressResult, stress_exchange
 
 STRESS_PROBE = "stress"
 DEFAULT_ROWS = (1, 4, 8, 32)
-DEFAULT_EXCHANGES = ("spread-lines", "dense-lines")
 SECONDS = 2.0
 
 
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--out", type=Path, default=Path("runs"), help="folder of records (default: %(default)s)")
     command.add_argument("--seconds", type=float, default=SECONDS, help="of each kind of exchange (default: %(default)s)")
     command.add_argument("--rows", type=int, nargs="+", choices=ROWS, default=DEFAULT_ROWS, help="batch rows")
-    command.add_argument("--exchange", nargs="+", choices=EXCHANGES, default=DEFAULT_EXCHANGES, help="where the words lie")
+    command.add_argument("--exchange", nargs="+", choices=EXCHANGES, default=EXCHANGES, help="where the words lie")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--gpu", metavar="ID", help="catalogue id, where the device alone does not tell")
     given = command.parse_args(arguments)

@@ -192,8 +192,8 @@ class RegisterClaim:
         registers_per_thread: estimate, capped at what the launch bounds allow. Where registers are not scarce (few or no
             register tiles) ptxas unrolls loads and takes more, up to the cap.
         wanted_registers: estimate before the cap.
-        spills: whether the cap binds. False is a promise: ptxas reports no spilled byte and at most the cap. True only says
-            that some were seen to spill.
+        spills: whether the cap binds. False is a promise, but for the walks that this module's first lines name: ptxas reports no spilled
+            byte and at most the cap. True only says that some were seen to spill.
     """
 
     registers_per_thread: int
@@ -216,7 +216,7 @@ def registers_claim(placement: Placement, rank: int, precision: str, kernel: Ker
     """Estimate registers a thread and whether ptxas will spill.
 
     wanted = register slots × fragment + sums + what `KernelLimits` adds for the kernel, where sums are 4 of each accumulator or, with
-    several quads, 4 of each of up to four quads of a streamed tile; for warpgroups 4 of each quad.
+    several quads, 4 of each of up to four quads of a streamed tile; for warpgroups see `_group_registers`.
     """
     resident = placement.register_slots * fragment_registers(rank, precision) + limits.overhead_registers
     resident += (-(-kernel.rows // placement.warps) - 1) * limits.led_row_registers + limits.stream_registers * (placement.streamed_tiles > 0)
@@ -243,7 +243,8 @@ def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) 
 
 
 def _group_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) -> int:
-    """Of each quad that is multiplied at once (up to four, but all where tiles stream) the sums of two slots, base logits of those ahead, and more."""
+    """Of each quad that is multiplied at once (up to four, but all where tiles stream) the sums of two slots, base logits of those ahead
+    (`slots_ahead` of csrc/walk/config.cuh), and more."""
     streams = placement.streamed_tiles > 0
     together = -(-kernel.quads // kernel.group_reads(placement))
     ahead = 7 if together <= 2 else 3 if together == 4 else 2

@@ -113,10 +113,6 @@ class FusedCase:
     logits_times_us: dict = field(default_factory=dict, compare=False)
 
 
-import os
-STEPS_HELD = int(os.environ.get("SH","3"))
-
-
 def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSizes) -> FusedCase:
     """Size fused walks. The last slots of a warp are the streamed ones, and absent tiles are the last of all."""
     kernel, size = words.kernel, terms.tile_bytes(sizes.rank, words.precision)

@@ -42,7 +42,7 @@ CALIBRATED_PARAMETERS = MappingProxyType({
     "cooperative_launch_us": "the same, launched cooperatively on the full grid",
     "graph_node_us": "one more kernel node in a graph",
     "hbm_read_bytes_per_s": "reading far more than L2 holds",
-    "exchange_growth": "each further word of a block, of the time of the first",
+    "exchange_growth": "each further row that warps exchange side by side, of the time of one word",
     "exchange_wide_ratio": "exchange of 64-bit words over that of 32-bit ones",
     "ring_latency_us": "a turn of a ring of copies beyond its bytes, from L2",
     "ring_latency_hbm_us": "the same from HBM",

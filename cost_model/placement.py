@@ -338,7 +338,7 @@ def _shared_excess_us(placement: Placement, gpu: Gpu, request: _Request) -> floa
     kernel, size = request.kernel, terms.tile_bytes(request.rank, request.precision)
     if kernel.grouped:
         reads, streamed_reads, share = kernel.group_reads(placement), 1, 1.0
-        operand = placement.tiles / 4 * 2 * kernel.rows * request.rank
+        operand = terms.group_operand_bytes(placement.tiles, request.rank, kernel.rows)
     else:
         reads, streamed_reads, share, operand = kernel.quads, -(-kernel.quads // 4), NOMINAL_MMA_SHARE, 0.0
     read = (placement.shared_tiles * reads + placement.streamed_tiles * streamed_reads) * size + operand

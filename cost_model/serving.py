@@ -228,7 +228,7 @@ def ask_round(gpu: Gpu, request: RoundRequest, fits: Iterable[tuple[SeriesKey, S
 
 
 def _phases(gpu: Gpu, asked: RoundRequest, memory: DrafterMemory) -> dict[str, Phase]:
-    """Times of the phases without the head: as given, else as `round_phases.unmeasured` says."""
+    """Times of the phases without the head: as given, else as `round_phases.unmeasured_phases` says."""
     workload, overlapped = asked.workload, asked.schedule == "overlapped"
     unmeasured = unmeasured_phases(gpu, asked.drafter, asked.target, memory, workload.batch, asked.context_tokens, workload.steps,
                                    boundaries=workload.steps + 1 if overlapped else 1, vocab_size=asked.head.padded_vocab_size, without=asked.times)

@@ -37,7 +37,7 @@ SOURCE = (
 )
 
 
-@pytest.mark.parametrize(("line", "rows"), [(KERNEL.format(rows=32), 32), (CAST, 16), ("void first_reads(char*)", None), ("", None)])
+@pytest.mark.parametrize(("line", "rows"), [(KERNEL.format(rows=32), 32), (CAST, 16), ("void stress_kernel<C>(WalkParams)", None), ("", None)])
 def test_a_kernel_tells_its_batch_rows(line, rows):
     assert rows_of_kernel(line) == rows
 

@@ -127,7 +127,7 @@ def test_sglang_loads_the_table_of_the_rounds_that_ship(target, tmp_path, contra
 
 
 @pytest.mark.parametrize("kind", ["additive", "tensorrt"])
-def test_rounds_of_one_block_length_make_no_table_of_parts(kind, tmp_path):
+def test_rounds_of_one_block_length_make_no_table_of_parts(kind):
     (record_path,) = SHIPPED
     line = refused("step-table", str(record_path), "--head", "dspark-qwen3-4b", "--context", "1024", "--format", kind)
     assert "cannot be told apart" in line and "measure several block lengths" in line
