@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cost_model import terms
+from cost_model.elementwise import Number, choose
 from cost_model.head_state import RECURRENT_KINDS, state_bytes
 from cost_model.workload import MAX_BATCH, require_whole
 
@@ -28,6 +29,9 @@ KERNEL_ROWS = (1, 2, 4, 8, 16, 32)
 
 QUAD = 4
 """Batch rows of one tensor product: each takes a pair of its 8 columns."""
+
+QUADS_TOGETHER = 4
+"""Quads that are multiplied with one reading of a tile: by warps of a streamed one, by warpgroups of a resident one."""
 
 
 def kernel_rows(batch: int) -> int:
@@ -64,8 +68,8 @@ class Kernel:
         return self.products == "warpgroup"
 
     def group_reads(self, placement: Placement) -> int:
-        """Times that warpgroups read each resident tile in a step: once for four quads, but once for all where tiles stream."""
-        return 1 if placement.streamed_tiles else -(-self.quads // 4)
+        """Times that warpgroups read each resident tile in a step."""
+        return group_reads(self.quads, placement.streamed_tiles)
 
     @property
     def quads(self) -> int:
@@ -83,6 +87,11 @@ class Kernel:
 
 
 GREEDY_ROW = Kernel()
+
+
+def group_reads(quads: int, streamed_tiles: Number) -> Number:
+    """Times that warpgroups read each resident tile in a step: once for four quads, but once for all where tiles stream."""
+    return choose(streamed_tiles > 0, 1, -(-quads // QUADS_TOGETHER))
 
 
 def needs_wide_words(placement: Placement, *, rounding: str = "once", sampling: bool = False) -> bool:
@@ -227,7 +236,7 @@ def registers_claim(placement: Placement, rank: int, precision: str, kernel: Ker
 
 def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) -> int:
     """Sums of all slots that a warp multiplies side by side, or of the quads of a streamed tile, and what noise and heads add."""
-    streams, together = placement.streamed_tiles > 0, min(kernel.quads, 4)
+    streams, together = placement.streamed_tiles > 0, min(kernel.quads, QUADS_TOGETHER)
     wide = limits.wide_registers * kernel.wide(placement) + limits.exact_registers * (kernel.rounding == "none")
     sums = accumulator_groups(placement, kernel) * (4 + wide)
     if streams and kernel.quads > 1:

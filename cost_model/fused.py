@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cost_model import recurrence, terms
 from cost_model.elementwise import Number, choose, larger, rate_at, rounded_up, smaller
 from cost_model.figures import BandwidthCurve
-from cost_model.footprint import NARROW_ROWS, Kernel
+from cost_model.footprint import NARROW_ROWS, QUADS_TOGETHER, Kernel, group_reads
 from cost_model.gpu import Gpu
 from cost_model.parts import Beside, Group, one_by_one, times, total_us
 from cost_model.recurrence import RecurrentCase, recurrent_case
@@ -129,7 +129,7 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
     dense = gpu.value("int8_dense_ops_per_s") / gpu.value("sm_count") if kernel.grouped else 0.0
     return FusedCase(
         words=words, sizes=sizes, quads=quads,
-        matrix_reads=choose(sizes.streamed_tiles > 0, 1, -(-kernel.quads // QUADS_TOGETHER)) if kernel.grouped else quads,
+        matrix_reads=group_reads(kernel.quads, sizes.streamed_tiles) if kernel.grouped else quads,
         passes=1 if kernel.grouped else choose(sizes.tiles > sizes.streamed_tiles, quads, 1),
         wide=1 if kernel.sampling or kernel.rounding == "none" else choose(sizes.tiles * terms.TILE_ROWS > NARROW_ROWS, 1, 0),
         streamed_bytes=streamed, resident_bytes=matrix - streamed, logits_bytes=logits,
@@ -156,14 +156,26 @@ MMA_PARAMETER = {"int8x2": "mma_s8_ops_per_s_per_sm", "bf16": "mma_bf16_flops_pe
 GROUP_PARAMETERS = ("group_slot_cycles", "group_quad_cycles")
 """What a warpgroup takes for a slot, and for each quad that it selects from it."""
 
+RING_PARAMETERS = ("ring_latency_us", "ring_latency_hbm_us")
+"""How long a ring of up to four rows waits for a tile."""
+
 
 def step_parameters(words: WalkWords) -> tuple[str, ...]:
     """Names of the parameters that the terms of a step use."""
     kernel = words.kernel
-    names = ["exchange_us", "exchange_growth", "l2_latency_us", "shared_read_bytes_per_s_per_sm", *(GROUP_PARAMETERS if kernel.grouped else (MMA_PARAMETER[words.precision],)), "epilogue_cycles_per_accumulator",
-             "fused_overhead_us", "stream_efficiency", "read_curve_scale", "ring_latency_us", "ring_latency_hbm_us", "hbm_latency_us", "exchange_wide_ratio", "led_row_us", "further_quad_us"]
-    names += ["noise_bound_instructions"] * kernel.sampling
-    return (*names, *(["instruction_cycles"] if kernel.head != "markov" or kernel.sampling else []), *recurrence.step_parameters(kernel.head))
+    names = ["exchange_us", "exchange_growth", "exchange_wide_ratio", "led_row_us", "l2_latency_us", "shared_read_bytes_per_s_per_sm", "fused_overhead_us", "stream_efficiency", "read_curve_scale"]
+    names += GROUP_PARAMETERS if kernel.grouped else (MMA_PARAMETER[words.precision], "epilogue_cycles_per_accumulator")
+    names += RING_PARAMETERS if kernel.quads == 1 else ()
+    names += ("hbm_latency_us", "hbm_read_bytes_per_s") if words.cold_weights else ()
+    names += ["further_quad_us"] if has_further_quads(kernel) else []
+    names += ["noise_bound_instructions"] if kernel.sampling else []
+    names += ["instruction_cycles"] if kernel.head != "markov" or kernel.sampling else []
+    return tuple(dict.fromkeys((*names, *recurrence.step_parameters(kernel.head))))
+
+
+def has_further_quads(kernel: Kernel) -> bool:
+    """Whether a further quad of rows costs time of its own: of warps without noise, which go over their resident tiles again."""
+    return not kernel.sampling and not kernel.grouped
 
 
 def entry_parameters(words: WalkWords) -> tuple[str, ...]:
@@ -182,7 +194,7 @@ def moving_parameters(names: Iterable[str], case: FusedCase) -> tuple[str, ...]:
     sizes, words = case.sizes, case.words
     matters = {
         "exchange_growth": _any(sizes.batch > 1), "exchange_wide_ratio": _any(case.wide), "led_row_us": _any(sizes.batch > sizes.warps),
-        "further_quad_us": _any(case.passes > 1) and not words.kernel.sampling, "ring_latency_us": _any(case.streamed_bytes), "ring_latency_hbm_us": _any(case.streamed_bytes), "stream_efficiency": _any(case.streamed_bytes),
+        "further_quad_us": _any(case.passes > 1), **dict.fromkeys((*RING_PARAMETERS, "stream_efficiency"), _any(case.streamed_bytes)),
         "hbm_latency_us": words.cold_weights, "graph_node_us": _any(sizes.launches > 1),
     }
     return tuple(name for name in names if matters.get(name, True))
@@ -204,7 +216,7 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Be
                            {"led_rows": terms.led_rows_us(led_rows, values["led_row_us"])}]
     if case.recurrent is not None:
         serial += one_by_one(recurrence.advance_terms(values, case.recurrent, sizes, kernel.rows, clock))
-    further_us = 0.0 if kernel.sampling else terms.further_quads_us(case.passes, values["further_quad_us"])
+    further_us = terms.further_quads_us(case.passes, values["further_quad_us"]) if has_further_quads(kernel) else 0.0
     serial += [{"further_quads": further_us}, {"overhead": values["fused_overhead_us"]}]
     tiles = _resident_groups(values, case)
     selection = _selections(values, case, sizes.tiles, alone=False) if kernel.quads == 1 else []
@@ -311,10 +323,6 @@ MOST_AHEAD = 3
 def draws_ahead(case: FusedCase) -> object:
     """Whether noise words are drawn a step ahead."""
     return accumulators_of(case) <= MOST_AHEAD if case.words.kernel.quads == 1 else False
-
-
-QUADS_TOGETHER = 4
-"""Quads that a warp multiplies with one reading of a streamed tile."""
 
 
 def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> list[Group | Beside]:

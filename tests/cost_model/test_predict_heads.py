@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_model.errors import BadInput
-from cost_model.fused import WalkWords, fused_case, step_groups
+from cost_model.fused import RING_PARAMETERS, WalkWords, fused_case, moving_parameters, step_groups, step_parameters
 from cost_model.gpu import Figure, load_gpu
 from cost_model.head import Head, load_head
 from cost_model.parameters import resolve
@@ -67,17 +67,42 @@ def test_more_batch_rows_never_cost_less(kind, mode, precision):
     assert steps[31] > steps[15] > steps[0]
 
 
-def sized(batch, products, temperature=0.0):
+def sized(batch, products, temperature=0.0, placement=Placement(8, 24, 48, 0, 0), l2_state="warm"):
     """Return the case of a walk whose kernel multiplies by warps or by warpgroups, whatever the planner would have it do."""
     workload = Workload(batch=batch, temperature=temperature)
-    request, placement = fused_request(STUDY, QWEN, workload), Placement(8, 24, 48, 0, 0)
+    request = fused_request(STUDY, QWEN, workload)
     kernel = replace(kernel_beside(placement, STUDY, QWEN, "int8x2", grid_blocks=132, **request.built), products=products)
-    return fused_case(STUDY, resolve(STUDY).curve, WalkWords("int8x2", "warm", False, kernel), walk_sizes(request, QWEN, workload, placement, kernel))
+    return fused_case(STUDY, resolve(STUDY).curve, WalkWords("int8x2", l2_state, False, kernel), walk_sizes(request, QWEN, workload, placement, kernel))
 
 
 def parts_of(case):
     """Return term -> exposed and hidden time together."""
     return {name: shown + hidden for name, (shown, hidden, _) in split(step_groups(resolve(STUDY).values, case)).items()}
+
+
+class ReadValues(dict):
+    """Parameter values that remember which of them were read."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.read = set()
+
+    def __getitem__(self, name):
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize("products, rows, temperature", [("warp", 1, 0.0), ("warp", 16, 0.0), ("warp", 16, 1.0), ("warpgroup", 16, 0.0)])
+@pytest.mark.parametrize("l2_state", ["warm", "serving"])
+@pytest.mark.parametrize("streamed", [0, 8])
+def test_a_step_names_the_parameters_that_its_terms_read(products, rows, temperature, l2_state, streamed):
+    placement = Placement(8, 24, 48 - streamed, streamed, streamed)
+    case = sized(rows, products, temperature, placement=placement, l2_state=l2_state)
+    values, named = ReadValues(resolve(STUDY).values), step_parameters(case.words)
+    step_groups(values, case)
+    of_streams = set() if streamed else {*RING_PARAMETERS, "stream_efficiency"} & set(named)
+    assert len(set(named)) == len(named) and set(named) == values.read | of_streams
+    assert set(moving_parameters(named, case)) <= values.read
 
 
 def test_each_quad_reads_the_matrix_again():
