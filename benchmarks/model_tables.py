@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
-from cost_model.files import write_text_whole
+from cost_model.files import require_writable, write_text_whole
 from cost_model.gpu import CALIBRATED_PARAMETERS, Figure, load_gpu
 from cost_model.measurement import read_walk_folder
 from cost_model.parameters import REFERENCE_GPU, RESIDUALS
@@ -25,6 +26,10 @@ from cost_model.validation import (
 from cost_model.walk_class import WALK_CLASSES
 
 DOCUMENT = Path("docs/cost-model.md")
+
+
+REGIONS = ("parameters", "accuracy", "walks", "constants")
+"""What of the document is filled."""
 
 
 GRID = "-grid-"
@@ -152,12 +157,16 @@ def filled(text: str, regions: dict[str, str]) -> str:
     return text
 
 
+@ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill the document and return the exit status."""
     command = argparse.ArgumentParser(prog="python -m benchmarks.model_tables", description="Put the cost model's figures into its documentation.")
     command.add_argument("--document", type=Path, default=DOCUMENT, help="default: %(default)s")
     path = command.parse_args(arguments).document
-    write_text_whole(path, filled(path.read_text("utf-8"), tables()))
+    text = path.read_text("utf-8")
+    filled(text, dict.fromkeys(REGIONS, ""))  # refused now, not after a minute's work
+    require_writable(path)
+    write_text_whole(path, filled(text, tables()))
     print(f"filled {path}")
     return 0
 

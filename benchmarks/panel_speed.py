@@ -14,6 +14,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+
+from benchmarks.status import ending_with_status
+from cost_model.workload import require_whole
 
 OPEN_S, STEP_S = 3.0, 0.1
 OPENING = """
@@ -52,15 +56,18 @@ def told(times: list[tuple[float, float]], limit_s: float) -> str:
     return f"median {1e3 * wall:.0f} ms (CPU {1e3 * cpu:.0f}), longest {1e3 * longest:.0f} ms (CPU {1e3 * busiest:.0f}); limit {1e3 * limit_s:.0f} ms, {'kept' if wall <= limit_s else 'MISSED'}"
 
 
-def main() -> None:
-    """Measure and print."""
+@ending_with_status
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.panel_speed", description=__doc__.splitlines()[0])
     parser.add_argument("--openings", type=int, default=3, help="processes that open the explorer (default: %(default)s)")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
+    require_whole("--openings", given.openings, 1, None)
     print(f"opening the explorer: {told([opening_s() for _ in range(given.openings)], OPEN_S)}")
     for field in STEPS:
         print(f"a step of {field}: {told(steps_s(field), STEP_S)}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -12,13 +12,15 @@ import argparse
 import os
 import statistics
 import time
+from collections.abc import Sequence
 
+from benchmarks.status import ending_with_status
 from cost_model.gpu import load_gpu
 from cost_model.head import Head
 from cost_model.predict import predict
 from cost_model.sweep import WAYS, Grid, sweep
 from cost_model.units import US_PER_S, format_count, format_us
-from cost_model.workload import L2_STATES, Workload
+from cost_model.workload import L2_STATES, Workload, require_whole
 
 SINGLE_ROUNDS = 400
 SWEEP_ROUNDS = 5
@@ -41,11 +43,13 @@ def grid_of_markov_heads() -> Grid:
     return Grid((load_gpu("h200-sxm"),), heads, WAYS, tuple(range(1, 33)), tuple(range(1, 65)), (0.0, 1.0), L2_STATES)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2, help="threads of a sweep (default 2)")
-    threads = parser.parse_args().threads
+@ending_with_status
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict_speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2, help="threads of a sweep (default: %(default)s)")
+    threads = parser.parse_args(arguments).threads
+    require_whole("--threads", threads, 1, None)
     for mode, precision in WAYS:
         times = single_us(mode, precision)
         print(f"one prediction, {mode} {precision}: median {format_us(statistics.median(times))}, best {format_us(min(times))}")
@@ -56,7 +60,8 @@ def main() -> None:
         rate, of_cpu = cells / (time.perf_counter() - begin), cells / (time.process_time() - worked)
         print(f"sweep {'with planning' if number == 0 else 'again'}: {format_count(rate)} predictions a second, {format_count(of_cpu)} a second of CPU time "
               f"({format_count(cells)} cells, {threads} threads, {os.cpu_count()} cores)")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -17,11 +17,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.status import FAILED, ending_with_status
+from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
 from cost_model.measurement import record_path, require_new, require_place, walk_row, write_walk
 from cost_model.units import format_count, format_us
 from cost_model.workload import EXCHANGES, OURS
+from wts_lab.endings import EXIT_FAILED
 from wts_lab.probe_library import EXCHANGE_WARPS
 from wts_lab.stress import ROWS, StressResult, stress_exchange
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = command.parse_args(arguments)
     path, clean = record_stress(given)
     print(f"recorded {path}")
-    return 0 if clean else FAILED
+    return 0 if clean else EXIT_FAILED
 
 
 def record_stress(given: argparse.Namespace) -> tuple[Path, bool]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("pyarrow", reason="records need pyarrow")
 pytest.importorskip("pandas", reason="records need pandas")
 pytest.importorskip("torch", reason="some benchmarks import it")
 
-from benchmarks import accuracy, engine_kernels, notebooks, phases, run, stress, sweep  # noqa: E402
+from benchmarks import accuracy, engine_kernels, model_tables, notebooks, panel_speed, phases, predict_speed, run, stress, sweep  # noqa: E402
 from benchmarks import round as rounds  # noqa: E402
 from benchmarks.status import ending_with_status  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
 from wts_lab import study, sweep_pools  # noqa: E402
 from wts_lab.bench_run import MeasurementInterrupted, WorkerFailed  # noqa: E402
+from wts_lab.build import BuildCancelled  # noqa: E402
 from wts_lab.sweep import SweepIncomplete, SweepInterrupted  # noqa: E402
 
 PROGRAMS = {
     "run": (run.main, "walks"), "run probes": (run.main, "probes"), "run phases": (run.main, "phases"), "round": (rounds.main,), "stress": (stress.main,),
     "phases": (phases.main,), "engine_kernels": (engine_kernels.main,), "sweep": (sweep.main, "grid-greedy"), "accuracy": (accuracy.main,),
-    "notebooks": (notebooks.main,),
+    "notebooks": (notebooks.main,), "model_tables": (model_tables.main,), "predict_speed": (predict_speed.main,), "panel_speed": (panel_speed.main,),
 }  # fmt: skip
 
 
@@ -28,38 +32,49 @@ def no_device(monkeypatch):
     """Let a test fail where a device is looked for, or a notebook or head run."""
     for place, name in ((study, "capable_device"), (sweep_pools, "local_devices"), (notebooks, "execute")):
         monkeypatch.setattr(place, name, lambda *_, **__: pytest.fail("the work began"))
+    monkeypatch.setattr(model_tables, "tables", lambda: pytest.fail("the work began"))
     monkeypatch.setattr("wts_lab.accuracy_run.measure_head", lambda *_, **__: pytest.fail("the work began"))
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
+    ("error", "status", "told"),
     [
-        (BadInput("no"), 2), (OSError("no"), 2), (WorkerFailed("no"), 1), (SweepIncomplete("no"), 1), (RuntimeError("no"), 1),
-        (MeasurementInterrupted("no"), 130), (SweepInterrupted("no"), 130),
+        (BadInput("no"), 2, "error: no"), (OSError(28, "no room"), 2, "error: a file of this command: no room; check that the path is right, may be used, and has room"),
+        (WorkerFailed("no"), 1, "error: no"), (SweepIncomplete("no"), 1, "error: no"), (MeasurementInterrupted("no"), 130, "interrupted: no"),
+        (SweepInterrupted("no"), 130, "interrupted: no"), (BuildCancelled("no"), 130, "interrupted: no"),
+        (KeyboardInterrupt(), 130, "interrupted: what is told as recorded is kept"),
     ],
 )  # fmt: skip
-def test_an_error_is_a_line_and_a_status(error, status, capsys):
+def test_an_error_is_a_line_and_a_status(error, status, told, capsys):
     @ending_with_status
     def main(arguments=None):
         raise error
 
     assert main([]) == status
-    assert capsys.readouterr().err == "no\n"
+    assert capsys.readouterr().err == told + "\n"
 
 
-def test_an_interrupt_and_a_result_have_their_status_and_a_fault_its_traceback(capsys):
+@pytest.mark.parametrize("fault", [ZeroDivisionError("no"), RuntimeError("of another library")])
+def test_a_fault_keeps_its_traceback_and_a_result_its_status(fault):
     @ending_with_status
     def main(arguments=None):
-        if arguments == "stop":
-            raise KeyboardInterrupt
-        return 1 // arguments
+        if arguments is None:
+            raise fault
+        return arguments
 
-    assert (main(1), main("stop")) == (1, 130) and capsys.readouterr().err == "interrupted\n"
-    with pytest.raises(ZeroDivisionError):
-        main(0)
+    assert main(1) == 1
+    with pytest.raises(type(fault)):
+        main()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_reader_that_leaves_ends_a_program_quietly(repository):
+    writes = "from benchmarks.status import ending_with_status\n@ending_with_status\ndef main(_=None):\n    print('x' * 100_000)\n    return 0\nraise SystemExit(main())"
+    program = subprocess.Popen([sys.executable, "-c", writes], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository)
+    program.stdout.close()
+    assert program.stderr.read() == "" and program.wait(60) == 1
+
+
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in ("model_tables", "predict_speed", "panel_speed")])
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(program, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     main, *words = PROGRAMS[program]
@@ -77,7 +92,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(program, tmp_
         ("engine_kernels", ("--repeats", "0"), "repeats is 0"), ("stress", ("--seconds", "nan"), "--seconds is nan; give a number above 0"),
         ("stress", ("--seconds", "0"), "--seconds is 0; give a number above 0"), ("sweep", ("--repeats", "0"), "repeats is 0"),
         ("sweep", ("--groups-per-job", "0"), "--groups-per-job is 0"), ("accuracy", ("--document", "README.md"), "README.md must have the lines"),
-        ("notebooks", ("--only", "99"), "no notebook begins with '99'"),
+        ("notebooks", ("--only", "99"), "no notebook begins with '99'"), ("model_tables", ("--document", "README.md"), "<!-- parameters -->"),
+        ("predict_speed", ("--threads", "0"), "--threads is 0; it must be at least 1"), ("panel_speed", ("--openings", "0"), "--openings is 0"),
     ],
 )  # fmt: skip
 def test_words_that_mean_nothing_are_refused_before_the_work(program, words, said, capsys, monkeypatch, repository):
@@ -88,6 +104,7 @@ def test_words_that_mean_nothing_are_refused_before_the_work(program, words, sai
     assert told.count("\n") == 1 and said in told
 
 
-def test_a_document_that_is_not_there_is_no_traceback(capsys):
-    assert accuracy.main(["--document", "nowhere.md"]) == 2
+@pytest.mark.parametrize("program", [accuracy, model_tables])
+def test_a_document_that_is_not_there_is_no_traceback(program, capsys):
+    assert program.main(["--document", "nowhere.md"]) == 2
     assert "nowhere.md" in capsys.readouterr().err

@@ -15,7 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from wts_lab import __version__, cli_acceptance, cli_accuracy, cli_ask, cli_measure, cli_round, cli_rounds, cli_run, cli_step_table, cli_sweep, cli_tune
-from wts_lab.cli_output import EXIT_INTERRUPTED, say, say_error
+from wts_lab.cli_output import say, say_error
+from wts_lab.endings import EXIT_INTERRUPTED
 
 
 class OneLineGroup(TyperGroup):

@@ -1,8 +1,4 @@
-"""How the command line speaks: JSON or tables on standard output, one line on standard error, and the exit status.
-
-Exit status: 0 done; 1 the doctor found a fault, or a build or a measurement failed; 2 the input cannot be used (`BadInput`);
-130 interrupted. A fault of the program itself is not caught: its traceback is what a report of it needs.
-"""
+"""How the command line speaks: JSON or tables on standard output, one line on standard error, and the exit status of `endings`."""
 
 from __future__ import annotations
 
@@ -19,20 +15,11 @@ import typer
 
 from cost_model.errors import BadInput
 from cost_model.files import require_writable, write_text_whole
+from wts_lab.endings import ending_of, error_line
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
-
-OWN_PACKAGES = ("cost_model", "wts_lab")
-"""A RuntimeError of a class defined here was raised on purpose, and its message is for the user."""
-
-INTERRUPTIONS = ("MeasurementInterrupted", "SweepInterrupted", "BuildCancelled")
-"""Those that say that the user stopped the work, by name, since their modules are slow to import."""
 
 PIPED_WIDTH = 240
 """Widest table that does not go to a terminal: room enough that no cell is broken over lines."""
@@ -49,44 +36,22 @@ def user_errors(kept: str = "nothing was written", out: Path | None = None) -> I
         out: where the command writes, named where the system refuses a write without saying to which file.
 
     Raises:
-        typer.Exit: 2 for BadInput and for files that cannot be read or written, 130 for an interrupt, 1 where the lab's own
-            work failed (a build, a measurement).
+        typer.Exit: with the status that `endings` gives the error. What has no ending there is raised as it is; a reader of the output
+            that has left (BrokenPipeError) typer ends quietly.
     """
     try:
         yield
-    except BadInput as error:
-        fail(str(error))
-    except BrokenPipeError:
-        raise  # whoever read the output has left; typer ends quietly
-    except OSError as error:
-        fail(_told(error, out))
-    except KeyboardInterrupt:
-        say(f"interrupted: {kept}")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except RuntimeError as error:
-        if type(error).__module__.split(".")[0] not in OWN_PACKAGES:
+    except (Exception, KeyboardInterrupt) as error:
+        ending = ending_of(error, kept, out)
+        if ending is None:
             raise
-        interrupted = type(error).__name__ in INTERRUPTIONS
-        say(f"{'interrupted' if interrupted else 'error'}: {error}")
-        raise typer.Exit(EXIT_INTERRUPTED if interrupted else EXIT_FAILED) from None
-
-
-def _told(error: OSError, out: Path | None) -> str:
-    """Say what the system refused. Writing into an open file (a full disk, say) raises an error that names no file."""
-    place = error.filename or out or "a file of this command"
-    reason = error.strerror or str(error) or type(error).__name__
-    return f"{place}: {reason}; check that the path is right, may be used, and has room"
-
-
-def fail(message: str) -> None:
-    """Say what is wrong in one line and leave with the status for bad input."""
-    say_error(message)
-    raise typer.Exit(EXIT_BAD_INPUT) from None
+        say(ending.told)
+        raise typer.Exit(ending.status) from None
 
 
 def say_error(message: str) -> None:
     """Write what is wrong to standard error, as one line whatever the message holds."""
-    say(f"error: {' '.join(message.split())}")
+    say(error_line(message))
 
 
 def say(message: str) -> None:

@@ -18,7 +18,8 @@ from wts_lab.cli_inputs import (
     RoundingOption, StepsListOption, TemperatureOption, VocabsOption, heads_from, path_from, path_option, read_records, wholes_from, words_from,
 )
 from wts_lab.cli_measure import as_kind
-from wts_lab.cli_output import EXIT_FAILED, print_json, say, user_errors
+from wts_lab.cli_output import print_json, say, user_errors
+from wts_lab.endings import EXIT_FAILED
 
 if TYPE_CHECKING:
     import pandas
