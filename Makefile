@@ -32,8 +32,8 @@ LAB_EXTRAS := lab
 endif
 TEST_EXTRAS := gpu,lab,test$(COMPILER)
 
-# Whether a record of that name is there, from whatever day: `make records` goes on where it stopped.
-recorded = ls "$(RECORDS)"/*/????-??-??-$(1).parquet >/dev/null 2>&1
+# SGLang's unpacked wheel, where there is one.
+SGLANG_ROOT = $(if $(wildcard .venv/sglang),--sglang-root .venv/sglang)
 
 .PHONY: help run test lab records sglang wheel clean distclean
 .DEFAULT_GOAL := help
@@ -52,10 +52,12 @@ lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
 
 records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/ (40 min; SGLang's own paths after make sglang)
 	@$(PY) -m benchmarks.run probes walks headline batches parts phases heads spread placements exchanges grid-greedy grid-sampled --missing --out "$(RECORDS)"
-	@$(call recorded,stress) || $(PY) -m benchmarks.stress --out "$(RECORDS)"
-	@test ! -d .venv/sglang || $(PY) -m benchmarks.run engine --only v151936 --missing --out "$(RECORDS)" --sglang-root .venv/sglang
-	@test ! -d .venv/sglang || $(call recorded,engine-kernels) || $(PY) -m benchmarks.engine_kernels --out "$(RECORDS)" --sglang-root .venv/sglang
-	@$(call recorded,round) || $(PY) -m benchmarks.round --record round --out "$(RECORDS)" $$(test ! -d .venv/sglang || echo --sglang-root .venv/sglang)
+	@$(PY) -m benchmarks.stress --missing --out "$(RECORDS)"
+	@test ! -d .venv/sglang || $(PY) -m benchmarks.run engine --only v151936 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@test ! -d .venv/sglang || $(PY) -m benchmarks.engine_kernels --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@$(PY) -m benchmarks.round --record round --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@$(PY) -m benchmarks.round --record round-lengths-4b --only qwen3-4b --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@$(PY) -m benchmarks.round --record round-lengths-8b --only qwen3-8b --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 
 sglang: $(VENV)/.ready-sglang ## unpack SGLang's wheel (40 MB) into .venv/sglang, without its dependencies, for the tests that compare with it
 

@@ -13,24 +13,23 @@ import argparse
 import json
 import re
 import tempfile
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import QWEN3, QWEN38, SAMPLED
+from benchmarks.recording import passed_over, record_here
 from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
-from cost_model.measurement import record_path, require_new, require_place, walk_row, write_walk
 from cost_model.workload import require_whole
 from wts_lab.bench import case_facts
 from wts_lab.bench_plan import WalkCase, engine_case
 from wts_lab.bench_run import ENGINE_ROOT_OPTION
 from wts_lab.engine_step import BETWEEN, KERNEL_PROBE, join_variant
 
+RECORD = "engine-kernels"
 STEPS, SHORTER = 16, 8
 WARM_UP = 10
 CASES = tuple(
@@ -144,47 +143,23 @@ def split_replays(runs: Sequence[KernelRun], repeats: int) -> list[list[KernelRu
     return [list(runs[replay * each : (replay + 1) * each]) for replay in range(repeats)]
 
 
-def record_engine_kernels(
-    out: Path, repeats: int, engine_root: str | None = None, case_name: str = "engine-kernels", gpu: str | None = None, commit: str | None = None,
-    git_dirty: bool | None = None,
-) -> Path:  # fmt: skip
-    """Measure and write the record; returns its path. ``gpu``, ``commit`` and ``git_dirty`` as for :func:`wts_lab.bench.measure`.
-
-    Raises:
-        BadInput: there is no GPU that runs the kernels, SGLang's files are not at hand, or the profiler sees nothing.
-    """
-    from wts_lab.environment import device_id, require_device, snapshot
-    from wts_lab.nvml import NvmlDevice
-
-    require_whole("repeats", repeats, 1, None)
-    require_place(out, case_name)
-    require_device()
-    path = record_path(out, gpu or device_id(), datetime.now(timezone.utc), case_name)
-    require_new(path)
-    device = NvmlDevice.open()
-    before = device.clocks()
-    rows = [row for case in CASES for row in measure_case(case, repeats, engine_root)]
-    after, now = device.clocks(), datetime.now(timezone.utc)
-    shared = snapshot() | {
-        "run_id": uuid.uuid4().hex, "process_index": 0, "recorded_at_utc": now.isoformat(timespec="seconds"),
-        "sm_clock_mhz_before": before.sm_clock_mhz, "sm_clock_mhz_after": after.sm_clock_mhz,
-    }  # fmt: skip
-    shared |= {name: value for name, value in (("git_commit", commit), ("git_dirty", git_dirty)) if value is not None}
-    return write_walk(path, [walk_row(**shared, **row) for row in rows])
-
-
 @ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write the record and return the exit status."""
     command = argparse.ArgumentParser(prog="python -m benchmarks.engine_kernels", description="Record SGLang's draft step kernel by kernel.")
     command.add_argument("--out", type=Path, default=Path("runs"), help="folder of records (default: %(default)s)")
     command.add_argument(ENGINE_ROOT_OPTION, dest="engine_root", metavar="FOLDER", help="unpacked wheel of SGLang, where it is not installed")
+    command.add_argument("--missing", action="store_true", help="measure nothing where the folder has a record of it, from whatever day")
     command.add_argument("--repeats", type=int, default=20, help="replays, each of 15 steps that count (default: %(default)s)")
     command.add_argument("--gpu", metavar="ID", help="catalogue id, where the device alone does not tell")
     command.add_argument("--commit", help="commit of the code, for a tree without its history")
     command.add_argument("--dirty", action=argparse.BooleanOptionalAction, help="whether tracked files differ from that commit")
     given = command.parse_args(arguments)
-    path = record_engine_kernels(given.out, given.repeats, given.engine_root, gpu=given.gpu, commit=given.commit, git_dirty=given.dirty)
+    require_whole("repeats", given.repeats, 1, None)
+    if given.missing and passed_over(given.out, RECORD, given.gpu):
+        return 0
+    path = record_here(given.out, RECORD, lambda _: [row for case in CASES for row in measure_case(case, given.repeats, given.engine_root)],
+                       gpu=given.gpu, commit=given.commit, git_dirty=given.dirty)  # fmt: skip
     print(f"recorded {path}")
     return 0
 

@@ -13,23 +13,24 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import uuid
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.cases import DISSECTED
+from benchmarks.recording import record_here
 from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
-from cost_model.measurement import frame_rows, read_walk, record_path, require_new, require_place, walk_row, write_walk
+from cost_model.measurement import frame_rows, read_walk
 from cost_model.units import us_from_cycles
 from cost_model.workload import require_whole
 from wts_lab.bench import case_facts
 from wts_lab.bench_plan import WalkCase, resident_case
 
+if TYPE_CHECKING:
+    from wts_lab.nvml import NvmlDevice
+
 STEPS = 16
-PROCESS = 0
 SEED = 0
 PHASE_PROBE = "walk_phase"
 
@@ -77,26 +78,14 @@ def record_phases(
     Raises:
         BadInput: there is no GPU that runs the kernels, or its driver does not tell the clock.
     """
-    from wts_lab.environment import device_id, require_device, snapshot
-    from wts_lab.nvml import NvmlDevice
-
     require_whole("repeats", repeats, 1, None)
-    require_place(out, case_name)
-    require_device()
-    path = record_path(out, gpu or device_id(), datetime.now(timezone.utc), case_name)
-    require_new(path)
-    device = NvmlDevice.open()
-    before = device.clocks()
-    if before.sm_clock_mhz is None:
-        raise BadInput("the driver does not tell the clock, so counts of clocks cannot be turned to microseconds; `wts-lab doctor` looks at NVML")
-    rows = measure_phases(repeats, lambda: device.clocks().sm_clock_mhz)
-    after, now = device.clocks(), datetime.now(timezone.utc)
-    shared = snapshot() | {
-        "run_id": uuid.uuid4().hex, "process_index": PROCESS, "recorded_at_utc": now.isoformat(timespec="seconds"),
-        "sm_clock_mhz_before": before.sm_clock_mhz, "sm_clock_mhz_after": after.sm_clock_mhz,
-    }  # fmt: skip
-    shared |= {name: value for name, value in (("git_commit", commit), ("git_dirty", git_dirty)) if value is not None}
-    return write_walk(path, [walk_row(**shared, **row) for row in rows])
+
+    def rows(device: NvmlDevice) -> list[dict[str, Any]]:
+        if device.clocks().sm_clock_mhz is None:
+            raise BadInput("the driver does not tell the clock, so counts of clocks cannot be turned to microseconds; `wts-lab doctor` looks at NVML")
+        return measure_phases(repeats, lambda: device.clocks().sm_clock_mhz)
+
+    return record_here(out, case_name, rows, gpu=gpu, commit=commit, git_dirty=git_dirty)
 
 
 @ending_with_status

@@ -18,10 +18,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.recording import passed_over
 from benchmarks.status import ending_with_status
+from cost_model.errors import BadInput
 from cost_model.files import require_writable
 from cost_model.measurement import require_place
 from wts_lab.bench_run import ENGINE_ROOT_OPTION
+from wts_lab.cli_inputs import wholes_from
 from wts_lab.environment import device_id, require_device, snapshot
 from wts_lab.round_plan import RoundCase, RoundPlan, select_cases
 from wts_lab.round_run import measure_rounds
@@ -39,11 +42,11 @@ def declared(engine: bool, lengths: Sequence[int] = (STEPS,)) -> tuple[RoundCase
 
 
 def lengths_from(text: str) -> tuple[int, ...]:
-    """Block lengths from text such as 7,15; argparse refuses what raises."""
-    found = tuple(int(word) for word in text.split(","))
-    if min(found) < 1 or len(set(found)) < len(found):
-        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers of at least 1, separated by commas, none twice")
-    return found
+    """Block lengths from text such as 7,15, as argparse takes them: it tells the words of an ArgumentTypeError and of no other error."""
+    try:
+        return wholes_from("--steps", text)
+    except BadInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(prog="python -m benchmarks.round", description="Record speculative rounds on this machine's GPU.")
     command.add_argument("--out", type=Path, default=Path("runs"), help="folder of records (default: %(default)s)")
     command.add_argument("--record", default="round", metavar="NAME", help="name of the record (default: %(default)s)")
+    command.add_argument("--missing", action="store_true", help="measure nothing where the folder has a record of that name, from whatever day")
     command.add_argument("--only", action="append", default=[], metavar="WORDS",
                          help="only cases with one of these words, such as qwen3-8b or c1,c16 or k8; several must all hold")
     command.add_argument("--steps", type=lengths_from, default=(STEPS,), metavar="LENGTHS", help=f"tokens drafted, several separated by commas (default: {STEPS})")
@@ -96,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     plan = plan_of(given)
     require_place(given.out, given.record)
+    if given.missing and passed_over(given.out, given.record, given.gpu):
+        return 0
     require_device()
     plan = replace(plan, gpu_id=given.gpu or device_id(), provenance=snapshot() | plan.provenance)
     print(f"recorded {measure_rounds(plan, given.out, given.record)}", flush=True)

@@ -18,12 +18,13 @@ from typing import Any
 
 from benchmarks.cases import Benchmark, declared, find, select
 from benchmarks.phases import record_phases
+from benchmarks.recording import passed_over
 from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
 from cost_model.placement import PlanError
 from wts_lab.bench import WalkCase, measure, measure_probes
 from wts_lab.bench_run import ENGINE_ROOT_OPTION, check_run
-from wts_lab.environment import device_id, require_device
+from wts_lab.environment import require_device
 
 OUT = Path("runs")
 """Where records go: not among those that ship, which a calibration and its tests rest on."""
@@ -88,12 +89,6 @@ def plannable(cases: Sequence[WalkCase]) -> list[WalkCase]:
     return kept
 
 
-def recorded(name: str, given: argparse.Namespace) -> Path | None:
-    """The newest record of that name that the folder has of this GPU, or None."""
-    require_device()
-    return max((given.out / (given.gpu or device_id())).glob(f"????-??-??-{name}.parquet"), default=None)
-
-
 @ending_with_status
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
@@ -110,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for benchmark in chosen:
         check_run(benchmark.cases, benchmark.steps, benchmark.l2_states, kind="walks" if benchmark.cases else "probes", **options(benchmark, given))
     for benchmark in chosen:
-        there = recorded(benchmark.name, given) if given.missing else None
-        print(f"recorded already: {there}" if there else f"recorded {record(benchmark, given)}", flush=True)
+        if not (given.missing and passed_over(given.out, benchmark.name, given.gpu)):
+            print(f"recorded {record(benchmark, given)}", flush=True)
     return 0
 
 

@@ -48,7 +48,8 @@ def test_blocks_of_several_lengths_are_cases_of_their_own(capsys):
     plan = benchmark.plan_of(benchmark.parser().parse_args(["--steps", "7,15", "--only", "qwen3-4b", "--only", "c2", "--only", "k1", "--gpu", "h200-sxm"]))
     assert [(case.steps, case.concurrency) for case in plan.cases] == [(7, 2), (15, 2)]
     assert "--steps 7,15 --only" in plan.provenance["command"]
-    for wrong in ("7,7", "0", "7;15"):
+    assert benchmark.parser().parse_args(["--steps", "15,7,7"]).steps == (7, 15)
+    for wrong in ("0", "7;15", "5,x"):
         with pytest.raises(SystemExit):
             benchmark.parser().parse_args(["--steps", wrong])
         assert wrong in capsys.readouterr().err
