@@ -12,6 +12,7 @@ TensorRT-LLM's authenticated form is not ours to sign.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy
 from cost_model.errors import BadInput
 from cost_model.files import write_text_whole
 from cost_model.forms import FormMismatch, checked_fields, differing, is_number, read_object
-from cost_model.measured_round import LEAST_KEPT
+from cost_model.measured_round import LEAST_KEPT, VERIFY, WHOLE
 from cost_model.settings import ENVIRONMENT_FIELDS, Fingerprint
 from cost_model.units import ms_from_us, s_from_us
 from cost_model.workload import require_whole, require_word
@@ -81,19 +82,50 @@ class StepTime:
                                    "times must be finite and above 0, a repeatability finite and at least 0")  # fmt: skip
 
 
-def step_times(frame: pandas.DataFrame, phase: str = "round") -> list[StepTime]:
-    """Steps of a round record, by requests and tokens: the rows of one phase, which is the whole round, of one way of drafting.
+def step_times(frame: pandas.DataFrame, drafted: int | None = None, *, shorter: bool = False) -> list[StepTime]:
+    """Steps of round records, by requests and tokens: whole rounds of one way of drafting.
 
     A step that kept fewer than LEAST_KEPT of its samples is left out: `thinned_steps` tells which.
 
+    Args:
+        frame: whole rounds of one way of drafting, and the verify passes that were recorded beside them.
+        drafted: tokens of the block that is drafted, where the whole rounds are of several lengths.
+        shorter: add steps that verify fewer tokens than they draft, as a scheduler may choose: the whole round with verify of a shorter recorded block in
+            place of its own.
+
     Raises:
-        StepTableRefused: no such rows, rows of more than one GPU, target, context or head, or fewer than two processes a step.
+        StepTableRefused: no whole round, rounds of more than one GPU, target, context or head, or of several lengths where none is chosen; fewer than two
+            processes a step.
     """
-    rows = frame[frame["phase"] == phase]
+    whole = frame[frame["phase"] == WHOLE]
     for name in ROUND_FIELDS:
-        if rows[name].nunique(dropna=False) != 1:
-            raise StepTableRefused(f"a table is of one {name}; the {len(rows)} rows of phase {phase!r} have {sorted(map(str, rows[name].unique()))}")
-    found = []
+        if whole[name].nunique(dropna=False) != 1:
+            raise StepTableRefused(f"a table is of one {name}; the {len(whole)} rows of whole rounds have {', '.join(sorted(map(str, whole[name].unique()))) or 'none'}; choose one")
+    lengths = sorted(map(int, whole["draft_tokens"].unique()))
+    chosen = lengths[0] if drafted is None and len(lengths) == 1 else drafted
+    if chosen not in lengths:
+        raise StepTableRefused(f"a table is of one block length, {chosen or 'none'} was chosen and whole rounds of {', '.join(map(str, lengths))} tokens drafted are recorded; choose one of them")
+    rounds, verifies = (_times(frame[frame["phase"] == phase]) for phase in (WHOLE, VERIFY))
+    found = [StepTime(requests, requests * (chosen + 1), time.median_us, time.spread_us) for (requests, length), time in rounds.items() if length == chosen]
+    for (requests, few), other in verifies.items() if shorter else ():
+        time, own = rounds.get((requests, chosen)), verifies.get((requests, chosen))
+        if few < chosen and time and own:
+            spread_us = math.hypot(time.spread_us, own.spread_us, other.spread_us)
+            found.append(StepTime(requests, requests * (few + 1), time.median_us - own.median_us + other.median_us, spread_us))
+    return sorted(found, key=lambda step: (step.requests, step.tokens))
+
+
+@dataclass(frozen=True)
+class _Time:
+    """Median over processes of one kind of pass, and by how much their medians differ."""
+
+    median_us: float
+    spread_us: float
+
+
+def _times(rows: pandas.DataFrame) -> dict[tuple[int, int], _Time]:
+    """(requests, tokens drafted) -> time, of the rows of one phase that kept enough samples. Raises StepTableRefused where one has a single process."""
+    found = {}
     for (requests, drafted), group in rows.groupby(["concurrency", "draft_tokens"]):
         if _kept_share(group) < LEAST_KEPT:
             continue
@@ -101,14 +133,14 @@ def step_times(frame: pandas.DataFrame, phase: str = "round") -> list[StepTime]:
         medians = [float(numpy.median(numpy.concatenate([*samples]))) for _, samples in group.groupby(["run_id", "process_index"])["samples_us"]]
         if len(medians) < 2:
             raise StepTableRefused(f"{requests} requests of {drafted} tokens were measured in one process; measure in two or more, so that noise is known")
-        found.append(StepTime(int(requests), int(requests * (drafted + 1)), float(numpy.median(medians)), max(medians) - min(medians)))
+        found[int(requests), int(drafted)] = _Time(float(numpy.median(medians)), max(medians) - min(medians))
     return found
 
 
-def thinned_steps(frame: pandas.DataFrame, phase: str = "round") -> list[str]:
-    """What `step_times` leaves out, in words: steps most of whose samples were dropped because the GPU throttled."""
-    groups = frame[frame["phase"] == phase].groupby(["concurrency", "draft_tokens"])
-    return [f"{requests} requests of {drafted} tokens ({_kept_share(group):.0%} of the samples kept)" for (requests, drafted), group in groups if _kept_share(group) < LEAST_KEPT]
+def thinned_steps(frame: pandas.DataFrame) -> list[str]:
+    """What `step_times` leaves out, in words: whole rounds and verify passes most of whose samples were dropped because the GPU throttled."""
+    groups = frame[frame["phase"].isin((WHOLE, VERIFY))].groupby(["phase", "concurrency", "draft_tokens"])
+    return [f"{phase} of {requests} requests, {drafted} tokens drafted ({_kept_share(group):.0%} of the samples kept)" for (phase, requests, drafted), group in groups if _kept_share(group) < LEAST_KEPT]
 
 
 def _kept_share(rows: pandas.DataFrame) -> float:
@@ -130,7 +162,7 @@ def sps_table(steps: Sequence[StepTime], max_batch_tokens: int | None = None) ->
     steps = sorted(steps, key=lambda step: step.tokens)
     tokens = [step.tokens for step in steps]
     if len(set(tokens)) != len(tokens):
-        raise StepTableRefused(f"tokens {tokens} repeat; this table knows no requests: make an additive one, or leave probes out")
+        raise StepTableRefused(f"tokens {tokens} repeat; this table knows no requests: give it steps of one block length, or make an additive one")
     times_us = _rising("step times by tokens", [step.step_us for step in steps], _noise_us(steps))
     limit = tokens[-1] if max_batch_tokens is None else max_batch_tokens
     return _checked({"sample_batch_tokens": tokens, "sample_steps_per_sec": [1 / s_from_us(time) for time in times_us], "max_batch_tokens": limit})

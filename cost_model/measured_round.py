@@ -29,7 +29,8 @@ from cost_model.workload import OURS, Workload
 if TYPE_CHECKING:
     import pandas
 
-PHASES = ("verify", "backbone", "base_logits")
+VERIFY = "verify"
+PHASES = (VERIFY, "backbone", "base_logits")
 HEAD, WHOLE = "head", "round"
 """Names in column `phase`: the passes of a round, its head alone, and the whole of it."""
 
@@ -156,6 +157,14 @@ class RoundComparison:
     gains: tuple[MeasuredGain, ...]
     basis: str
     lost: LostSamples
+
+    def over_taken(self, target: str | None = None) -> list[MeasuredGain]:
+        """The gain of each round, or of each of one target, over the first of its stepwise heads, which is the path that the engine takes."""
+        first: dict[RoundKey, MeasuredGain] = {}
+        for gain in self.gains:
+            if target in (None, gain.key.target):
+                first.setdefault(gain.key, gain)
+        return list(first.values())
 
     def median_error(self, phase: str | None = None) -> float | None:
         """Median absolute error of the predictions of a phase, or of all; None where there are none."""

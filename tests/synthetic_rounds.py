@@ -15,13 +15,13 @@ STEPWISE, RESIDENT = ("sglang-0.5.23 MarkovSampleStep", "stepwise"), ("wts", "re
 SHARED = {"run_id": "synthetic", "recorded_at_utc": "2026-01-31T12:00:00Z", "gpu_name": "NVIDIA H200", "gpu_sm_count": 132}
 
 
-def synthetic_rows(gpu: Gpu, targets=("qwen3-4b", "qwen3-8b"), concurrencies=(1, 4, 16), contexts=(1024, 8192), processes=3, noise=0.0) -> list[dict]:
+def synthetic_rows(gpu: Gpu, targets=("qwen3-4b", "qwen3-8b"), concurrencies=(1, 4, 16), contexts=(1024, 8192), processes=3, noise=0.0, drafted=16) -> list[dict]:
     """Rows of a round record. `noise`: relative standard deviation of a process, half of it that of a sample."""
     rng, rows = random.Random(0), []
     for target in targets:
         for concurrency in concurrencies:
             for context in contexts:
-                key = RoundKey(target, concurrency, context, 16)
+                key = RoundKey(target, concurrency, context, drafted)
                 for process in range(processes):
                     rows += _process(gpu, key, process, rng, noise)
     return rows

@@ -33,6 +33,9 @@ def step_table(
     implementation: Annotated[str | None, typer.Option("--implementation", help="Whose head it was, where the records hold several of a mode.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="Target model, where the records hold several. [default: that of the head's drafter]")] = None,
     context: Annotated[int | None, typer.Option("--context", help="Tokens of context, where the records hold several.")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Tokens that are drafted, where the records hold several block lengths. [default: the most]")
+    ] = None,
     max_batch_tokens: Annotated[
         int | None, typer.Option("--max-batch-tokens", help="Largest batch that the engine may ask an sps table for. [default: the largest measured]")
     ] = None,
@@ -60,33 +63,39 @@ def step_table(
         frame, chip = read_rounds(records, gpu)
         chosen = {"head_mode": mode, "head_implementation": implementation, "target": target or _target_of(head, frame), "context_tokens": context}
         rows = _chosen(frame, {name: value for name, value in chosen.items() if value is not None})
-        steps = engine_tables.step_times(rows)
+        whole = rows[rows["phase"] == engine_tables.WHOLE]
+        drafted = int(whole["draft_tokens"].max()) if steps is None else steps
+        found = engine_tables.step_times(rows, drafted, shorter=kind != "sps")
         for thinned in engine_tables.thinned_steps(rows):
             say(f"left out, because the GPU throttled: {thinned}")
-        table = engine_tables.make_table(kind, steps, max_batch_tokens)
-        origin = {name: _plain(rows.iloc[0][name]) for name in engine_tables.ROUND_FIELDS} | {"records": [path.stem for path in records], "format": kind}
+        table = engine_tables.make_table(kind, found, max_batch_tokens)
+        origin = {name: _plain(whole.iloc[0][name]) for name in engine_tables.ROUND_FIELDS}
+        origin |= {"draft_tokens": drafted, "records": [path.stem for path in records], "format": kind}
         if out is not None:
-            say(f"wrote {engine_tables.write_table(table, out, _fingerprint(chip, load_head(head), rows), origin)}")
+            say(f"wrote {engine_tables.write_table(table, out, _fingerprint(chip, load_head(head), whole), origin)}")
         if as_json:
-            print_json({"format": kind, "table": table, "origin": origin, "steps": steps})
+            print_json({"format": kind, "table": table, "origin": origin, "steps": found})
             return
         print_table(
-            f"Steps of {origin['target']} at {origin['context_tokens']:,} tokens of context, head {origin['head_implementation']} {mode}, on {chip.name}",
-            ("requests", "tokens", "step", "repeats within"),
-            [(str(step.requests), str(step.tokens), format_us(step.step_us), format_us(step.repeatability_us)) for step in steps], text_columns=0,
+            f"Steps of {origin['target']} at {origin['context_tokens']:,} tokens of context, {drafted} drafted, head {origin['head_implementation']} {mode}, on {chip.name}",
+            ("requests", "tokens verified", "step", "repeats within"),
+            [(str(step.requests), str(step.tokens), format_us(step.step_us), format_us(step.repeatability_us)) for step in found], text_columns=0,
         )
 
 
 def _chosen(frame: pandas.DataFrame, wanted: dict[str, object]) -> pandas.DataFrame:
-    """Rows of whole rounds that have the wanted values; BadInput lists what there is where none has."""
-    rows = frame[frame["phase"] == "round"]
+    """Rows of whole rounds that have the wanted values, and of the verify passes of their target and context; BadInput lists what there is where none has."""
+    from cost_model.measured_round import VERIFY, WHOLE
+
+    rows = frame[frame["phase"] == WHOLE]
     for name, value in wanted.items():
         kept = rows[rows[name] == value]
         if kept.empty:
             there = sorted(map(str, rows[name].dropna().unique()))
             raise BadInput(f"no whole round has {name} {value}; there are {', '.join(there) or 'none'}")
         rows = kept
-    return rows
+    beside = frame[(frame["phase"] == VERIFY) & frame["target"].isin(set(rows["target"])) & frame["context_tokens"].isin(set(rows["context_tokens"]))]
+    return frame.loc[rows.index.union(beside.index)]
 
 
 def _target_of(head: str, frame: pandas.DataFrame) -> str | None:

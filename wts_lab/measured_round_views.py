@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cost_model.measured_round import HEAD, LEAST_KEPT, PHASES, WHOLE, MeasuredPart, RoundKey
+from cost_model.measured_round import HEAD, LEAST_KEPT, PHASES, WHOLE, MeasuredPart
 from cost_model.published import load_claims
 from cost_model.tables import signed_percent
 from cost_model.units import format_count, format_percent, format_us
@@ -12,7 +12,7 @@ from cost_model.units import format_count, format_percent, format_us
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cost_model.measured_round import ComparedPart, MeasuredGain, RoundComparison
+    from cost_model.measured_round import ComparedPart, MeasuredGain, RoundComparison, RoundKey
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, columns and rows of text."""
@@ -31,7 +31,7 @@ def tables(found: RoundComparison) -> list[Table]:
 def sentences(found: RoundComparison) -> list[str]:
     """What was measured, and what others published, side by side."""
     lines = [f"Predictions of passes: {found.basis}; of heads: the GPU's calibration."]
-    taken = [gain for gain in _over_taken(found) if gain.stands]
+    taken = [gain for gain in found.over_taken() if gain.stands]
     if taken:
         most = max(taken, key=lambda gain: gain.gain)
         lines.append(f"At the same accepted length the resident head gives {format_percent(min(gain.gain for gain in taken))} to {format_percent(most.gain)} more tokens per "
@@ -50,14 +50,6 @@ def markdown(found: RoundComparison) -> str:
         lines = ["| " + " | ".join(cells) + " |" for cells in (columns, ["---"] + ["---:"] * (len(columns) - 1), *rows)]
         parts.append(f"## {title}\n\n" + "\n".join(lines))
     return "\n\n".join([*parts, *sentences(found)]) + "\n"
-
-
-def _over_taken(found: RoundComparison) -> list[MeasuredGain]:
-    """The gain of each round over the first of its stepwise heads, which is the path that the engine takes."""
-    first: dict[RoundKey, MeasuredGain] = {}
-    for gain in found.gains:
-        first.setdefault(gain.key, gain)
-    return list(first.values())
 
 
 def _lost(found: RoundComparison) -> list[str]:

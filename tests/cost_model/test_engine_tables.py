@@ -175,8 +175,8 @@ def test_mixed_and_single_process_records_are_refused():
         step_times(mixed)
     with pytest.raises(StepTableRefused, match="measured in one process"):
         step_times(rounds(process_index=0))
-    with pytest.raises(StepTableRefused, match="a table is of one gpu_name; the 0 rows of phase 'whole'"):
-        step_times(rounds(), phase="whole")
+    with pytest.raises(StepTableRefused, match="a table is of one gpu_name; the 0 rows of whole rounds have none"):
+        step_times(rounds(phase="head"))
 
 
 def test_steps_that_lost_most_samples_are_left_out_and_told():
@@ -185,10 +185,28 @@ def test_steps_that_lost_most_samples_are_left_out_and_told():
     half = rounds(concurrency=8, samples_dropped=None)
     frame = pandas.concat([rounds(samples_dropped=3), thin, half], ignore_index=True)
     assert [step.requests for step in step_times(frame)] == [1, 2, 8]  # three of six are half
-    assert thinned_steps(frame) == ["4 requests of 7 tokens (8% of the samples kept)"] and thinned_steps(rounds()) == []
+    assert thinned_steps(frame) == ["round of 4 requests, 7 tokens drafted (8% of the samples kept)"] and thinned_steps(rounds()) == []
     nothing = rounds()
     nothing["samples_us"] = [numpy.array([])] * len(nothing)
     assert step_times(nothing) == []
+
+
+def of_two_lengths() -> pandas.DataFrame:
+    """Whole rounds of 7 and 3 tokens, and their verify passes, which take 3000 and 2500 us of one request, twice that of two."""
+    short = rounds(draft_tokens=3)
+    short["samples_us"] = short["samples_us"] - 900
+    verifies = [rounds(phase="verify", head_implementation=None, head_mode=None, draft_tokens=drafted, concurrency=n, samples_us=numpy.array([time_us * n])) for drafted, time_us in ((7, 3000.0), (3, 2500.0)) for n in (1, 2)]
+    return pandas.concat([rounds(), short, *verifies], ignore_index=True)
+
+
+def test_fewer_tokens_are_verified_of_the_same_draft():
+    steps = step_times(of_two_lengths(), 7, shorter=True)
+    assert [(step.requests, step.tokens, step.step_us) for step in steps] == [(1, 4, 3504.0), (1, 8, 4004.0), (2, 8, 4004.0), (2, 16, 5004.0)]
+    assert {step.repeatability_us for step in steps} == {8.0}
+    assert step_times(of_two_lengths(), 7) == step_times(rounds()) and [step.step_us for step in step_times(of_two_lengths(), 3, shorter=True)] == [3104.0, 4104.0]
+    for drafted in (None, 5):
+        with pytest.raises(StepTableRefused, match="whole rounds of 3, 7 tokens drafted are recorded; choose one"):
+            step_times(of_two_lengths(), drafted)
 
 
 # --- SGLang's own code

@@ -36,10 +36,9 @@ def check_the_round(code: list, picture: dict, table: dict) -> None:
     """Notebook 5: the recorded rounds are drawn, each with its gain."""
     from cost_model.units import format_percent
     from wts_lab.recorded_rounds import recorded_rounds
-    from wts_lab.ui.measured_round_figure import gains_over_taken
 
     drawn = next(each for each in pictures(code) if "Recorded rounds" in each["layout"]["title"]["text"])
-    gains = [gain for gain in gains_over_taken(recorded_rounds(load_gpu("h200-sxm")), "qwen3-4b") if gain.stands]
+    gains = [gain for gain in recorded_rounds(load_gpu("h200-sxm")).over_taken("qwen3-4b") if gain.stands]
     assert gains and all(f"+{format_percent(gain.gain)}" in "".join(trace(drawn, "whole round")["text"]) for gain in gains)
 
 

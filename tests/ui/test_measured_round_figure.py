@@ -13,7 +13,7 @@ from cost_model.units import format_percent  # noqa: E402
 from tests.synthetic_rounds import synthetic_rows  # noqa: E402
 from wts_lab.recorded_rounds import recorded_rounds  # noqa: E402
 from wts_lab.ui.figures import draw  # noqa: E402
-from wts_lab.ui.measured_round_figure import gains_over_taken, measured_round_spec  # noqa: E402
+from wts_lab.ui.measured_round_figure import measured_round_spec  # noqa: E402
 
 GPU = load_gpu("h200-sxm")
 
@@ -45,13 +45,20 @@ def test_bars_are_the_parts_and_words_the_gains(found):
             assert bars["verify"][f"{place}{way} "] * 1e3 == pytest.approx(time_us[(*round_, "verify", None)])
             assert bars[way][f"{place}{way} "] * 1e3 == pytest.approx(time_us[(*round_, "head", name)])
     whole = spec["data"][-1]
-    gains = gains_over_taken(found, "qwen3-4b")
+    gains = found.over_taken("qwen3-4b")
     assert len(gains) == 6 and [(gain.key.concurrency, gain.key.context_tokens) for gain in gains if not gain.stands] == [(4, 8192)]
     for gain, words in zip((gain for gain in gains if gain.stands), whole["text"][1::2], strict=True):
         assert f"+{format_percent(gain.gain)}</b> ({format_percent(gain.gain_low)} to" in words
     assert "not drawn: 1 that lost most samples" in spec["layout"]["title"]["text"] and "not drawn" not in measured_round_spec(found, "qwen3-8b")["layout"]["title"]["text"]
     assert not any("+" in words for words in whole["text"][::2])
     draw(spec)
+
+
+def test_rounds_of_two_block_lengths_have_bars_of_their_own(tmp_path):
+    rows = [row for drafted in (7, 15) for row in synthetic_rows(GPU, ("qwen3-4b", "qwen3-8b"), (1,), (1024,), drafted=drafted)]
+    write_round(tmp_path / "h200-sxm" / "2026-01-31-round.parquet", rows)
+    bars = measured_round_spec(recorded_rounds(GPU, tmp_path), "qwen3-4b")["data"][0]["y"]
+    assert bars == [f"<b>1 × 1,024</b>, {drafted} drafted, {way} " for drafted in (7, 15) for way in ("engine's head", "resident head")]
 
 
 def test_nothing_recorded_is_said(found, tmp_path):

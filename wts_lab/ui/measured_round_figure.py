@@ -32,12 +32,13 @@ def measured_round_spec(found: RoundComparison, target: str, *, title: str = "Re
 
     Rounds that lost most of their samples are not drawn, and the figure says how many.
     """
-    gains = [gain for gain in gains_over_taken(found, target) if gain.stands]
+    gains = [gain for gain in found.over_taken(target) if gain.stands]
     hidden = len({key for key in found.lost.rounds if key.target == target} - {gain.key for gain in gains})
     words = ROUND_WORDS + (f" · not drawn: {hidden} that lost most samples to throttling" if hidden else "")
     time_us = {(one.part.key, one.part.phase, one.part.implementation): one.part.time_us for one in found.parts}
     bars = [(gain, name, way) for gain in gains for name, way in ((gain.before, ENGINE_BAR), (gain.after, RESIDENT_BAR))]
-    labels = [f"<b>{gain.key.concurrency} × {gain.key.context_tokens:,}</b>, {way} " for gain, _, way in bars]
+    several = len({gain.key.draft_tokens for gain in gains}) > 1
+    labels = [f"<b>{gain.key.concurrency} × {gain.key.context_tokens:,}</b>, {f'{gain.key.draft_tokens} drafted, ' if several else ''}{way} " for gain, _, way in bars]
     traces = [_stack(phase.replace("_", " "), PHASE_COLOURS[phase.replace("_", " ")], labels, [time_us.get((gain.key, phase, None), 0.0) for gain, *_ in bars]) for phase in PHASES]
     for way, role in ((ENGINE_BAR, "engine"), (RESIDENT_BAR, "resident-int8x2")):
         own = [(label, time_us.get((gain.key, HEAD, name), 0.0)) for label, (gain, name, one) in zip(labels, bars) if one == way]
@@ -56,15 +57,6 @@ def measured_round_spec(found: RoundComparison, target: str, *, title: str = "Re
             xaxis=axis("time of a round [ms]", rangemode="tozero"), yaxis=axis(showgrid=False, ticks="", autorange="reversed"),
         ),
     )  # fmt: skip
-
-
-def gains_over_taken(found: RoundComparison, target: str) -> list[MeasuredGain]:
-    """Of each round of a target the gain over the first of its stepwise heads, which is the one that the engine takes."""
-    first: dict = {}
-    for gain in found.gains:
-        if gain.key.target == target:
-            first.setdefault(gain.key, gain)
-    return list(first.values())
 
 
 def _stack(name: str, colour: str, labels: list[str], times_us: list[float]) -> Spec:
