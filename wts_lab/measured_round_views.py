@@ -35,7 +35,7 @@ def sentences(found: RoundComparison) -> list[str]:
     if taken:
         most = max(taken, key=lambda gain: gain.gain)
         lines.append(f"At the same accepted length the resident head gives {format_percent(min(gain.gain for gain in taken))} to {format_percent(most.gain)} more tokens per "
-                     f"second than the path that the engine takes, the most with {_place(most.key)} of {most.key.target}: {_interval(most)}.")
+                     f"second than the path that the engine takes, the most with {_named(found, most.key)}: {_interval(most)}.")
         fastest = [min(gain.gain for gain in found.gains if gain.key == one.key and gain.stands) for one in taken]
         lines.append(f"Over the fastest path that the engine has for each round it is {format_percent(min(fastest))} to {format_percent(max(fastest))}.")
     claim = next(claim for claim in load_claims() if claim.id == PUBLISHED)
@@ -57,16 +57,22 @@ def _lost(found: RoundComparison) -> list[str]:
     lost = found.lost
     if not lost.dropped:
         return []
-    lines = [f"{format_count(lost.dropped)} of {format_count(lost.taken)} samples were dropped because the GPU throttled ({lost.reasons}): of {_rounds(lost.rounds)}. "
+    lines = [f"{format_count(lost.dropped)} of {format_count(lost.taken)} samples were dropped because the GPU throttled ({lost.reasons}): of {_rounds(found, lost.rounds)}. "
              f"A figure marked with{THIN} keeps fewer than {format_percent(LEAST_KEPT)} of its samples, those of moments when the driver named no reason; such gains are not among those above."]
     if lost.without_gain:
-        lines.append(f"No gain was measured of {_rounds(lost.without_gain)}: no process kept samples of the round with both heads.")
+        lines.append(f"No gain was measured of {_rounds(found, lost.without_gain)}: no process kept samples of the round with both heads.")
     return lines
 
 
-def _rounds(keys: Iterable[RoundKey]) -> str:
+def _rounds(found: RoundComparison, keys: Iterable[RoundKey]) -> str:
     """Rounds in words."""
-    return ", ".join(f"{key.target} {_place(key)}" for key in keys)
+    return ", ".join(_named(found, key) for key in keys)
+
+
+def _named(found: RoundComparison, key: RoundKey) -> str:
+    """A round in words, with its block length where the rounds have several."""
+    several = len({one.part.key.draft_tokens for one in found.parts}) > 1
+    return f"{key.target} {_place(key)}" + (f", {key.draft_tokens} drafted" if several else "")
 
 
 def _place(key: RoundKey) -> str:

@@ -114,7 +114,13 @@ def test_figures_that_rest_on_few_samples_are_marked_and_left_out_of_the_range(t
     assert "(sw_power_cap): of qwen3-4b 1 × 1,024, qwen3-4b 1 × 8,192." in said
     assert not max(compared.gains, key=lambda gain: gain.gain).stands
     most = max((gain for gain in compared.gains if gain.stands), key=lambda gain: gain.gain)
-    assert f"the most with {most.key.concurrency} × {most.key.context_tokens:,} of {most.key.target}: {format_percent(most.gain)}" in page
+    assert f"the most with {most.key.target} {most.key.concurrency} × {most.key.context_tokens:,}: {format_percent(most.gain)}" in page
+
+
+def test_rounds_of_two_block_lengths_are_told_apart(tmp_path):
+    rows = [row for drafted in (7, 15) for row in synthetic_rows(GPU, concurrencies=(1,), contexts=(1024,), drafted=drafted)]
+    page = markdown(compare_rounds(GPU, read_round(write_round(tmp_path / "2026-01-31-round.parquet", rows))))
+    assert "the most with qwen3-4b 1 × 1,024, 15 drafted:" in page and "## qwen3-8b, 7 drafted: phases and heads" in page
 
 
 SHIPPED = sorted((data_root() / "measurements").glob("*/*-round.parquet"))
