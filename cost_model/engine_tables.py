@@ -137,9 +137,9 @@ def _times(rows: pandas.DataFrame) -> dict[tuple[int, int], _Time]:
     return found
 
 
-def thinned_steps(frame: pandas.DataFrame) -> list[str]:
-    """What `step_times` leaves out, in words: whole rounds and verify passes most of whose samples were dropped because the GPU throttled."""
-    groups = frame[frame["phase"].isin((WHOLE, VERIFY))].groupby(["phase", "concurrency", "draft_tokens"])
+def thinned_steps(frame: pandas.DataFrame, *, shorter: bool = False) -> list[str]:
+    """What `step_times` leaves out, in words: whole rounds and, where `shorter`, verify passes most of whose samples were dropped because the GPU throttled."""
+    groups = frame[frame["phase"].isin((WHOLE, VERIFY) if shorter else (WHOLE,))].groupby(["phase", "concurrency", "draft_tokens"])
     return [f"{phase} of {requests} requests, {drafted} tokens drafted ({_kept_share(group):.0%} of the samples kept)" for (phase, requests, drafted), group in groups if _kept_share(group) < LEAST_KEPT]
 
 

@@ -65,8 +65,9 @@ def step_table(
         rows = _chosen(frame, {name: value for name, value in chosen.items() if value is not None})
         whole = rows[rows["phase"] == engine_tables.WHOLE]
         drafted = int(whole["draft_tokens"].max()) if steps is None else steps
-        found = engine_tables.step_times(rows, drafted, shorter=kind != "sps")
-        for thinned in engine_tables.thinned_steps(rows):
+        shorter = kind != "sps"
+        found = engine_tables.step_times(rows, drafted, shorter=shorter)
+        for thinned in engine_tables.thinned_steps(rows, shorter=shorter):
             say(f"left out, because the GPU throttled: {thinned}")
         table = engine_tables.make_table(kind, found, max_batch_tokens)
         origin = {name: _plain(whole.iloc[0][name]) for name in engine_tables.ROUND_FIELDS}
