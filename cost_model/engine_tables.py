@@ -104,7 +104,7 @@ def step_times(frame: pandas.DataFrame, drafted: int | None = None, *, shorter: 
     lengths = sorted(map(int, whole["draft_tokens"].unique()))
     chosen = lengths[0] if drafted is None and len(lengths) == 1 else drafted
     if chosen not in lengths:
-        raise StepTableRefused(f"a table is of one block length, {chosen or 'none'} was chosen and whole rounds of {', '.join(map(str, lengths))} tokens drafted are recorded; choose one of them")
+        raise StepTableRefused(f"a table is of one block length, {'none' if chosen is None else chosen} was chosen and whole rounds of {', '.join(map(str, lengths))} tokens drafted are recorded; choose one of them")
     rounds, verifies = (_times(frame[frame["phase"] == phase]) for phase in (WHOLE, VERIFY))
     found = [StepTime(requests, requests * (chosen + 1), time.median_us, time.spread_us) for (requests, length), time in rounds.items() if length == chosen]
     for (requests, few), other in verifies.items() if shorter else ():

@@ -52,6 +52,7 @@ def step_table(
         require_word("--mode", mode, MODES)
         if head is None:
             raise BadInput("name the drafter's head with --head; a table holds for one head")
+        shape = load_head(head)
         if check is not None:
             _check(check, gpu, head, as_json)
             return
@@ -73,7 +74,7 @@ def step_table(
         origin = {name: _plain(whole.iloc[0][name]) for name in engine_tables.ROUND_FIELDS}
         origin |= {"draft_tokens": drafted, "records": [path.stem for path in records], "format": kind}
         if out is not None:
-            say(f"wrote {engine_tables.write_table(table, out, _fingerprint(chip, load_head(head), whole), origin)}")
+            say(f"wrote {engine_tables.write_table(table, out, _fingerprint(chip, shape, whole), origin)}")
         if as_json:
             print_json({"format": kind, "table": table, "origin": origin, "steps": found})
             return

@@ -74,7 +74,7 @@ def test_parts_of_requests_and_tokens_are_of_one_draft_of_which_fewer_tokens_are
     ("made", "words", "message"),
     [
         ({}, ("--format", "additive"), "cannot be told apart"), ({"drafted": (3, 7, 15)}, ("--format", "additive", "--steps", "3"), "cannot be told apart"),
-        ({"drafted": (3, 7)}, ("--steps", "5"), "5 was chosen and whole rounds of 3, 7 tokens drafted are recorded"), ({"requests": (1,)}, (), "1 steps were measured; a table needs two"),
+        ({"drafted": (3, 7)}, ("--steps", "5"), "5 was chosen and whole rounds of 3, 7 tokens drafted are recorded"), ({}, ("--steps", "0"), "0 was chosen"), ({"requests": (1,)}, (), "1 steps were measured; a table needs two"),
         ({"processes": (0,)}, (), "measured in one process"), ({"noise_us": 5000.0}, (), "not above the measured noise"),
         ({"per_token_us": -20.0}, (), "fall by"), ({"contexts": (1024, 8192)}, (), "rows of whole rounds have 1024, 8192; choose one"),
         ({}, ("--mode", "stepwise"), "a table is of one head_implementation"), ({}, ("--mode", "streaming"), "no whole round has head_mode streaming; there are resident, stepwise"),
@@ -99,6 +99,7 @@ def test_several_heads_and_contexts_are_told_apart_by_options(tmp_path):
 def test_what_is_not_given_is_asked_for(tmp_path):
     assert "name the drafter's head" in refused("step-table", record(tmp_path))
     assert "no record was given" in refused("step-table", *RESIDENT)
+    assert "unknown head 'mine'" in refused("step-table", record(tmp_path / "again"), "--head", "mine")
     assert "name the GPU with --gpu" in refused("step-table", "--check", str(tmp_path / "t.json"), *RESIDENT)
 
 
