@@ -16,6 +16,7 @@ from cost_model.predict import predict
 from cost_model.units import format_us
 from tests.synthetic_records import GPU_NAME, synthetic_rows, write_synthetic
 from wts_lab import study
+from wts_lab.build import BuildCancelled
 from wts_lab.ui import live, live_figure, panels
 from wts_lab.ui.fields import describe
 from wts_lab.ui.requests import PanelRequest
@@ -245,6 +246,19 @@ def test_a_failed_run_shows_the_error_writes_nothing_and_can_be_repeated(
     monkeypatch.setattr(live, "launch", fake_launch(live_rows))
     handles.run_button.click()
     assert handles.wait(60).status == "done" and handles.message.value == ""
+
+
+@pytest.mark.parametrize(("error", "status"), [(BuildCancelled("the build was cancelled"), "cancelled"), (RuntimeError("tokens are wrong"), "failed")])
+def test_an_error_after_cancel_is_told_unless_it_is_the_cancel_itself(error: Exception, status: str) -> None:
+    def rows(cancel: threading.Event, log: live.Log):
+        yield from ()
+        raise error
+
+    ended = []
+    run = live.BackgroundRun(live.RowSource("rows of a test", 2, rows, is_live=True), on_row=lambda row, count: None, on_log=print, on_end=ended.append)
+    run.cancel()
+    run.start()
+    assert run.wait(10).status == status and ended == [run.outcome] and run.outcome.error is error
 
 
 def test_a_live_run_whose_record_could_not_be_written_does_not_start(

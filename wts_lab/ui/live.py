@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cost_model.workload import OURS
 from wts_lab.compare import Way
+from wts_lab.endings import INTERRUPTIONS
 from wts_lab.recordings import recorded_rows
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RowSource:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: 'done', 'cancelled' or 'failed', with the rows that came before, seconds taken, and the error."""
+    """How a run ended: 'done', 'cancelled' or 'failed' (cancelled or not), with the rows that came before, seconds taken, and the error."""
 
     status: str
     rows: tuple[Row, ...]
@@ -218,6 +219,7 @@ class BackgroundRun:
             error = caught
         self._is_over.set()
         ticker.join()
-        status = "cancelled" if self._cancel.is_set() else "failed" if error is not None else "done"
+        is_failed = error is not None and not (self._cancel.is_set() and type(error).__name__ in INTERRUPTIONS)
+        status = "failed" if is_failed else "cancelled" if self._cancel.is_set() else "done"
         self.outcome = Outcome(status, tuple(rows), self.elapsed_s, error)
         self._on_end(self.outcome)
