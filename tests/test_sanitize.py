@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from benchmarks import sanitize
-from benchmarks.sanitize import CASES, ToolResult, count_reports, find_sanitizer, main, report, run_tool, select_cases
+from benchmarks.sanitize import CASES, ToolResult, adapted, count_reports, find_sanitizer, main, report, run_tool, select_cases
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
 from wts_lab.walk_plan import plan_walk
@@ -67,7 +68,32 @@ def test_only_the_walks_kernels_are_instrumented(monkeypatch, told, option):
     assert run_tool(Path("compute-sanitizer"), "memcheck", Path("expected.pt")).clean
     command = called[1]
     assert command[command.index(option) + 1] == "kns=walk_kernel"
-    assert command[command.index(sys.executable) :] == [sys.executable, "-m", "benchmarks.sanitize", "--walk", "expected.pt"]
+    assert command[command.index(sys.executable) :] == [sys.executable, "-m", "benchmarks.sanitize", "--tool", "memcheck", "--walk", "expected.pt"]
+
+
+@pytest.mark.parametrize("tool", sanitize.TOOLS)
+def test_only_racecheck_gets_arrivals_that_wait_and_products_of_the_host(monkeypatch, tool):
+    from wts_lab import abi, build, head_terms
+
+    monkeypatch.setattr(build, "load_binding", lambda: None)
+    before = abi.csrc_root(), head_terms._product
+    with adapted(tool):
+        changed = [path.name for path in before[0].rglob("*.cuh") if path.read_text() != (abi.csrc_root() / path.relative_to(before[0])).read_text()]
+        assert changed == (["ptx.cuh"] if tool == "racecheck" else [])
+        assert ("bar.arrive" in (abi.csrc_root() / "walk" / "ptx.cuh").read_text()) == (tool != "racecheck")
+        assert (head_terms._product is before[1]) == (tool != "racecheck")
+        rows, weight = torch.tensor([[1.0, 2.0], [3.0, -1.0]]), torch.tensor([[0.5, 4.0]])
+        assert head_terms._product(rows, weight).tolist() == [[8.5], [-2.5]]
+    assert (abi.csrc_root(), head_terms._product) == before
+
+
+def test_an_arrival_that_is_not_found_is_told(monkeypatch):
+    from wts_lab import build
+
+    monkeypatch.setattr(build, "load_binding", lambda: None)
+    monkeypatch.setattr(sanitize, "ARRIVE", "barrier.cta.arrive")
+    with pytest.raises(RuntimeError, match="ptx.cuh has 0 arrivals"), adapted("racecheck"):
+        pass
 
 
 def test_a_tool_that_hangs_is_a_failure(monkeypatch):

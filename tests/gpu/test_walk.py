@@ -254,10 +254,11 @@ def test_a_tensor_that_does_not_fit_is_refused_before_the_launch(small, change, 
 def test_a_second_stream_is_refused_while_the_workspace_is_busy(small):
     head, _, base, anchors, _ = small
     walk = Walk(head, steps=16, mode="resident")
-    walk(base[:1], anchors[:1])  # the first call loads the kernel, which can outlast the wait below
+    other = torch.cuda.Stream()  # making the first one waits for the device
+    walk(base[:1], anchors[:1])  # and loads the kernel
     torch.cuda._sleep(200_000_000)
     walk(base[:1], anchors[:1])
-    with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(RuntimeError, match="one stream at a time"):
+    with torch.cuda.stream(other), pytest.raises(RuntimeError, match="one stream at a time"):
         walk(base[:1], anchors[:1])
     torch.cuda.synchronize()
 
