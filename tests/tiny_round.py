@@ -114,6 +114,9 @@ class HostPlace:
         """Not known."""
         return ClockReading()
 
+    def rest(self, seconds: float) -> None:
+        """Not needed."""
+
     def release(self) -> None:
         """Count."""
         self.released += 1

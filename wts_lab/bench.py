@@ -81,6 +81,10 @@ class PointSamples:
             self.dropped += len(samples_us)
         else:
             self.samples_us += samples_us
+        self.see(before, after)
+
+    def see(self, before: ClockReading, after: ClockReading) -> None:
+        """Take in the readings around a burst, and nothing of the burst."""
         self.first = self.first or before
         self.last = after
         for reading in (before, after):

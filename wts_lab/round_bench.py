@@ -6,6 +6,7 @@ backbone and base logits read more weights than L2 holds, so each finds it as th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -33,6 +34,9 @@ MOST_LAYER_ERROR = 0.1
 STREAM_SPREAD = 1e-3
 """Standard deviation of the residual stream that enters a compared layer: small, so that what the layer adds is what is compared."""
 
+RESTS, REST_S = 4, 0.3
+"""A burst that the driver throttled is taken again after a rest, this often and this long: rounds of many tokens meet the power cap, and a rest frees it."""
+
 CHECKED_ROWS, CHECKED_CONTEXT = 2, 1024
 """Sequences, and positions of their context, that the compared layer gets at most."""
 
@@ -56,6 +60,9 @@ class Place(Protocol):
     def clocks(self) -> ClockReading:
         """Clock and throttle reasons now."""
 
+    def rest(self, seconds: float) -> None:
+        """Leave the device idle."""
+
     def release(self) -> None:
         """Give freed memory back."""
 
@@ -66,7 +73,7 @@ class GpuPlace:
     def __init__(self, engine_root: str | None = None) -> None:
         self._bench, self._engine_root = GpuBench(engine_root=engine_root), engine_root
         self.timer, self.device, self.dtype = self._bench.timer, torch.device("cuda", torch.cuda.current_device()), torch.bfloat16
-        self.capture, self.clocks, self.release = capture_graph, self._bench.clocks, self._bench.release
+        self.capture, self.clocks, self.release, self.rest = capture_graph, self._bench.clocks, self._bench.release, time.sleep
 
     def build(self, cases: Sequence[RoundCase]) -> None:
         """Build the kernels of all heads at once."""
@@ -217,9 +224,16 @@ def _timed(
     reading = place.clocks()
     for size in sizes:
         for point in rng.sample(case.points, len(case.points)):
-            progress(f"{case.label}: {point[0]}")
-            times = burst(place.timer, f"{case.label}/{point}", subject.call(point), size, subject.before(point))
-            before, reading = reading, place.clocks()
+            for left in range(RESTS, -1, -1):
+                progress(f"{case.label}: {point[0]}")
+                times = burst(place.timer, f"{case.label}/{point}", subject.call(point), size, subject.before(point))
+                before, reading = reading, place.clocks()
+                if left == 0 or not (before.throttled or reading.throttled):
+                    break
+                gathered[point].see(before, reading)
+                progress(f"{case.label}: throttled, resting")
+                place.rest(REST_S)
+                reading = place.clocks()
             gathered[point].add(times, before, reading)
     subject.recheck(seen)
     return [_row(case, point, samples, shared) for point, samples in gathered.items()]

@@ -12,7 +12,8 @@ from cost_model.measurement import RecordError, frame_rows, read_round
 from tests import tiny_round
 from wts_lab.bench import WrongKernel
 from wts_lab.bench_run import MeasurementInterrupted, WorkerFailed
-from wts_lab.round_bench import MOST_LAYER_ERROR, burst, layer_errors, stream_rounds
+from wts_lab.round_bench import MOST_LAYER_ERROR, REST_S, RESTS, burst, layer_errors, stream_rounds
+from wts_lab.nvml import ClockReading
 from wts_lab.round_parts import RoundModels, RoundParts, RoundShape
 from wts_lab.round_plan import RoundCase, RoundPlan, implementation_name, select_cases
 from wts_lab.round_run import main, measure_rounds, work
@@ -110,6 +111,41 @@ def test_rounds_yield_a_row_for_every_phase_and_for_every_head():
         assert all(len(row["samples_us"]) == 5 and min(row["samples_us"]) > 0 for row in rows)
     assert sorted(size for _, size in place.timer.calls) == sorted([3, 2] * 7 * 3)
     assert sum("drawing weights" in text for text in said) == 1 and sum("preparing walks" in text for text in said) == 2
+
+
+class Throttled(tiny_round.HostPlace):
+    """A place whose power cap holds until it has rested some times."""
+
+    def __init__(self, rests: int) -> None:
+        super().__init__()
+        self.wanted, self.rested_s = rests, []
+
+    def clocks(self):
+        return ClockReading(1980.0, ("sw_power_cap",) if len(self.rested_s) < self.wanted else ())
+
+    def rest(self, seconds: float) -> None:
+        self.rested_s.append(seconds)
+
+
+def rows_at(place) -> list[dict]:
+    [(_, rows)] = stream_rounds([case()], place, repeats=4, rounds=2, seed=1, shared={**PROVENANCE, "run_id": "r", "process_index": 0})
+    return rows
+
+
+def test_a_throttled_burst_is_taken_again_after_a_rest():
+    place = Throttled(2)
+    rows = rows_at(place)
+    assert place.rested_s == [REST_S] * 2
+    assert all((len(row["samples_us"]), row["samples_dropped"]) == (4, 0) for row in rows)
+    assert sorted(row["throttle_reasons"] for row in rows) == ["none"] * 6 + ["sw_power_cap"]
+    assert len(place.timer.calls) == 2 * 7 + 2
+
+
+def test_a_power_cap_that_no_rest_frees_costs_the_samples():
+    place = Throttled(10**6)
+    rows = rows_at(place)
+    assert place.rested_s == [REST_S] * (2 * 7 * RESTS)
+    assert all((len(row["samples_us"]), row["samples_dropped"], row["throttle_reasons"]) == (0, 4, "sw_power_cap") for row in rows)
 
 
 class _Broken:
