@@ -111,7 +111,7 @@ class Placement:
 def capacity_problem(placement: Placement, gpu: Gpu, rank: int, precision: str, kernel: Kernel = GREEDY_ROW) -> str | None:
     """Say why a kernel with a placement does not fit the GPU, or None where it fits."""
     claim = registers_claim(placement, rank, precision, kernel)
-    if claim.spills:
+    if not claim.fits:
         sums = "a slot" if kernel.grouped else f"{accumulator_groups(placement, kernel)} accumulators"
         return (f"{placement.register_slots} register tiles a warp and the sums of {sums}"
                 f"{f' for {kernel.rows} batch rows' if kernel.rows > 1 else ''} want {claim.wanted_registers:,} registers a thread; "
@@ -129,7 +129,7 @@ def kernel_beside(placement: Placement, gpu: Gpu, head: Head, precision: str, *,
     """Return the kernel of a head that goes with a placement: it keeps the block's share of the state matrices, or what the tiles leave
     room for."""
     bares = _bare_kernels(gpu, head, precision, placement.warps, rows, rounding, sampling)
-    bare = next((one for one in bares if _suits(placement, one) and not registers_claim(placement, head.rank, precision, one).spills), bares[-1])
+    bare = next((one for one in bares if _suits(placement, one) and registers_claim(placement, head.rank, precision, one).fits), bares[-1])
     room = _shared_limit(gpu) - shared_bytes(placement, head.rank, precision, bare)
     return _keeping(bare, state_placement(head, gpu.sm_count if grid_blocks is None else grid_blocks, room))
 
@@ -272,7 +272,7 @@ def _spills_whatever_streams(request: _Request, register_slots: int) -> bool:
     if kernel.quads > 1 and not kernel.grouped:
         return False
     whole = Placement(request.warps, register_slots * request.warps, (request.slots - register_slots) * request.warps, 0, 0)
-    return registers_claim(whole, request.rank, request.precision, kernel).spills
+    return not registers_claim(whole, request.rank, request.precision, kernel).fits
 
 
 def _placement(request: _Request, register_slots: int, shared_slots: int, staging_slots: int) -> Placement | None:

@@ -80,7 +80,7 @@ def placement_row(placement: Placement, gpu: Gpu, head: Head, precision: str, wa
 
 def show_placements(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Show placements of one head, one a row, with their predicted step where rows have one; of a recurrent head also how many rows of its own
-    matrices a block keeps."""
+    matrices a block keeps. Where registers may spill it says so."""
     timed = ("predicted step",) if "step_us" in rows[0] else ()
     kept = [name for name in ("state_rows", "projector_rows") if rows[0][name] is not None]
     print_table(
@@ -88,7 +88,7 @@ def show_placements(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         ("warps", "tiles: registers", "shared", "streamed", "staging", "resident", "registers a thread", "shared memory", *timed,
          *(f"{name.replace('_', ' ')} kept" for name in kept)),
         [(row["warps"], row["register_tiles"], row["shared_tiles"], row["streamed_tiles"], row["staging_tiles"],
-          format_percent(row["residency"]), row["registers_per_thread"], format_bytes(row["shared_bytes"]),
+          format_percent(row["residency"]), f"{row['registers_per_thread']}{', may spill' * row['spills']}", format_bytes(row["shared_bytes"]),
           *("n/a" if row["step_us"] is None else format_us(row["step_us"]) for _ in timed),
           *(f"{row[name]} of {row[f'{name}_owned']}" for name in kept)) for row in rows],
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pandas
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -10,10 +11,13 @@ from cost_model import terms
 from cost_model.errors import BadInput
 from cost_model.gpu import load_gpu
 from cost_model.head import Head
+from cost_model.measurement import read_walk_folder
+from cost_model.paths import data_root
 from cost_model.placement import (
     KERNEL_ROWS, Kernel, Placement, PlanError, accumulator_groups, capacity_problem, enumerate_placements, fragment_registers, kernel_beside, kernel_rows,
     needs_wide_words, plan, register_cap, registers_claim, shared_bytes, slots_needed, state_placement,
 )
+from cost_model.tables import PLACEMENT_COLUMNS
 
 GPUS = {name: load_gpu(name, calibrated=False) for name in ("h200-sxm", "a100-sxm-80gb", "rtx-4090", "b200-sxm", "l4")}
 SHAPES = dict(vocab=st.integers(1, 600_000), rank=st.integers(1, 16).map(lambda n: 32 * n), gpu=st.sampled_from(sorted(GPUS)),
@@ -44,7 +48,7 @@ def test_every_plan_fits_and_places_every_tile(vocab, rank, gpu, precision, warp
     kernel = kernel_beside(placement, chip, head, precision, **built)
     assert shared_bytes(placement, rank, precision, kernel) <= chip.value("smem_bytes_per_block_optin")
     claim = registers_claim(placement, rank, precision, kernel)
-    assert not claim.spills and claim.registers_per_thread * warps * 32 * 4 <= chip.value("register_file_bytes_per_sm")
+    assert claim.fits and claim.registers_per_thread * warps * 32 * 4 <= chip.value("register_file_bytes_per_sm")
     assert capacity_problem(placement, chip, rank, precision, kernel) is None
     assert (placement.streamed_tiles == placement.tiles) == (mode == "streaming")
     assert (placement.staging_tiles > 0) == (placement.streamed_tiles > 0)
@@ -197,6 +201,9 @@ PTXAS = [
     (8, (8, 6, 0, 0), 128, "int8x2", Kernel(16, products="warpgroup"), 254, 0),
     (8, (7, 7, 0, 0), 128, "int8x2", Kernel(32, products="warpgroup"), 255, 32),
     (8, (8, 6, 0, 0), 128, "int8x2", Kernel(32, products="warpgroup"), 255, 260),
+    (8, (4, 6, 0, 0), 256, "int8x2", Kernel(8, products="warpgroup"), 255, 16),
+    (8, (4, 6, 0, 0), 256, "int8x2", Kernel(16, products="warpgroup"), 255, 96),
+    (8, (0, 4, 12, 2), 256, "int8x2", Kernel(32, products="warpgroup"), 255, 40),
     (8, (4, 5, 0, 0), 256, "int8x2", Kernel(8, products="warpgroup", head="gated"), 249, 0),
     (8, (4, 5, 0, 0), 256, "int8x2", Kernel(16, products="warpgroup", head="gated"), 252, 0),
     (8, (4, 5, 0, 0), 256, "int8x2", Kernel(8, products="warpgroup", head="rnn"), 255, 40),
@@ -204,6 +211,21 @@ PTXAS = [
     (8, (3, 6, 0, 0), 256, "int8x2", Kernel(8, products="warpgroup", rounding="none"), 255, 64),
 ]
 """Warps, slots a warp by tier, rank, precision, kernel -> registers a thread and bytes spilled, as ptxas of CUDA 13.0 reported for sm_90a."""
+
+
+def test_no_recorded_walk_spills_where_the_claim_says_none():
+    chip = GPUS["h200-sxm"]
+    columns = ["head_kind", "vocab_size", "rank", "hidden_size", "gru_size", "batch", "temperature", "rounding", "precision", *PLACEMENT_COLUMNS, "spill_bytes"]
+    frame = read_walk_folder(data_root() / "measurements" / chip.id)
+    walks = frame[(frame["implementation"] == "wts") & (frame["probe"] == "none") & frame["spill_bytes"].notna()][columns].drop_duplicates()
+    assert len(walks) > 100
+    for row in walks.to_dict("records"):
+        wide = {name: None if pandas.isna(row[name]) else int(row[name]) for name in ("hidden_size", "gru_size")}
+        head = Head("recorded", row["head_kind"], *[int(row["vocab_size"])] * 3, int(row["rank"]), wide["hidden_size"], wide["gru_size"])
+        place = Placement(**{name: int(row[name]) for name in PLACEMENT_COLUMNS})
+        kernel = kernel_beside(place, chip, head, row["precision"], rows=kernel_rows(int(row["batch"])), rounding=row["rounding"], sampling=row["temperature"] > 0)
+        claim = registers_claim(place, head.rank, row["precision"], kernel)
+        assert claim.spills or not row["spill_bytes"], (row, claim)
 
 
 @pytest.mark.parametrize("warps, counts, rank, precision, kernel, registers, spill_bytes", PTXAS)

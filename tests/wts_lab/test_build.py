@@ -114,8 +114,8 @@ def test_a_planned_walk_compiles_and_on_a_hopper_without_spills_as_the_planner_c
     record_property("registers_per_thread", record.registers_per_thread)
     record_property("spill_bytes", record.spill_bytes)
     assert record.library.is_file() and record.arch == ARCHITECTURE_OF[REQUESTS[name][0]] + ("a" if spec.products == "warpgroup" else "")
-    assert not claim.spills and 0 < record.registers_per_thread <= register_cap(spec.warps)
-    if record.arch.startswith("sm_90"):
+    assert claim.fits and 0 < record.registers_per_thread <= register_cap(spec.warps)
+    if record.arch.startswith("sm_90") and not claim.spills:
         assert record.spill_bytes == 0, f"{record.registers_per_thread} registers, {claim.wanted_registers} claimed"
 
 
