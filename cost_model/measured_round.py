@@ -189,6 +189,17 @@ def interval_of(values: Sequence[float]) -> tuple[float | None, float | None]:
     return median(values) - half, median(values) + half
 
 
+def kept_rows(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Rows of round records without what was measured again because the GPU throttled: of a round that some runs lost, and another kept, only the latter's.
+
+    A run loses a round where it keeps less than ``LEAST_KEPT`` of the samples of it. A round that every run lost stays as it is.
+    """
+    rounds = frame[["target", "concurrency", "context_tokens", "draft_tokens"]].astype(str).agg("/".join, axis=1)
+    counts = frame.assign(kept=frame["samples_us"].map(len), lost=frame["samples_dropped"].fillna(0)).groupby([rounds, frame["run_id"]])[["kept", "lost"]].transform("sum")
+    whole = counts["kept"] >= LEAST_KEPT * (counts["kept"] + counts["lost"])
+    return frame[whole | ~whole.groupby(rounds).transform("any")]
+
+
 def measured_parts(frame: pandas.DataFrame) -> tuple[MeasuredPart, ...]:
     """Return the parts of a frame of round records (`measurement.read_round`), in the order of first appearance.
 

@@ -43,7 +43,7 @@ def rounds(
 
 
 def read_rounds(records: list[Path], gpu: str | None) -> tuple[pandas.DataFrame, Gpu]:
-    """Round records as one frame, and the GPU that they were all measured on.
+    """Round records as one frame, and the GPU that they were all measured on. Rounds that were measured again, since the GPU throttled, count once.
 
     Raises:
         RecordError: a file is no round record; AnotherGpu: it was measured on another GPU than the one named, or than the first.
@@ -51,9 +51,10 @@ def read_rounds(records: list[Path], gpu: str | None) -> tuple[pandas.DataFrame,
     import pandas
 
     from cost_model.gpu import load_gpu, recognise_gpu
+    from cost_model.measured_round import kept_rows
     from cost_model.measurement import read_round, require_gpu
 
-    frame = pandas.concat([read_round(path) for path in records], ignore_index=True)
+    frame = kept_rows(pandas.concat([read_round(path) for path in records], ignore_index=True))
     if gpu is not None:
         chip = load_gpu(gpu)
     else:

@@ -12,7 +12,7 @@ from cost_model import passes  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.measured_round import (  # noqa: E402
-    PHASES, NoRounds, RoundKey, compare_rounds, drafter_of, interval_of, known_phases, measured_parts, work_of,
+    PHASES, NoRounds, RoundKey, compare_rounds, drafter_of, interval_of, kept_rows, known_phases, measured_parts, work_of,
 )
 from cost_model.pass_fit import NotFitted, fit_passes  # noqa: E402
 from cost_model.passes import COEFFICIENTS  # noqa: E402
@@ -45,6 +45,19 @@ def test_a_part_is_the_median_over_processes_of_their_medians():
     verify = next(part for part in measured_parts(frame_of(rows)) if part.phase == "verify")
     assert (verify.time_us, verify.samples, verify.dropped) == (3.0, 4, 6)
     assert verify.process_us == {("synthetic", 0): 2.0, ("synthetic", 1): 4.0}
+
+
+def test_a_round_that_was_measured_again_counts_once():
+    def run(name, concurrencies, kept, lost):
+        rows = synthetic_rows(GPU, ("qwen3-4b",), concurrencies, (1024,), processes=2)
+        return [row | {"run_id": name, "samples_us": [9.0] * kept, "samples_dropped": lost} for row in rows]
+
+    throttled, again, hopeless = run("first", (1, 2), 1, 2), run("again", (2,), 3, 0), run("other", (1,), 0, 9)
+    frame = frame_of([*throttled, *again, *hopeless])
+    runs = {(row["concurrency"], row["run_id"]) for row in kept_rows(frame).to_dict("records")}
+    assert runs == {(2, "again"), (1, "first"), (1, "other")}, "a round that no run kept stays"
+    assert len(kept_rows(frame)) == len(again) + len(hopeless) + len(throttled) // 2
+    assert kept_rows(frame_of(again)).equals(frame_of(again))
 
 
 def test_without_samples_there_is_nothing():
