@@ -54,6 +54,7 @@ records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/
 	@$(PY) -m benchmarks.run probes walks headline batches parts phases heads spread placements exchanges grid-greedy grid-sampled --missing --out "$(RECORDS)"
 	@$(PY) -m benchmarks.stress --missing --out "$(RECORDS)"
 	@test ! -d .venv/sglang || $(PY) -m benchmarks.run engine --only v151936 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@test ! -d .venv/sglang || $(PY) -m benchmarks.run engine --only v248320 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@test ! -d .venv/sglang || $(PY) -m benchmarks.engine_kernels --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@$(PY) -m benchmarks.round --record round --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@$(PY) -m benchmarks.round --record round-lengths-4b --only qwen3-4b --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
