@@ -13,6 +13,9 @@ from cost_model import recurrence, terms
 from cost_model.elementwise import Number, choose, larger, rate_at, rounded_up, smaller
 from cost_model.figures import BandwidthCurve
 from cost_model.footprint import NARROW_ROWS, QUADS_TOGETHER, Kernel, group_reads
+from cost_model.fused_select import (
+    drawn_ahead, group_selection, rest_parameter, second_look_us, selections, tile_rest_us,
+)
 from cost_model.gpu import Gpu
 from cost_model.parts import Beside, Group, one_by_one, times, total_us
 from cost_model.recurrence import RecurrentCase, recurrent_case
@@ -122,10 +125,11 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
     read = terms.base_logits_bytes(sizes.vocab_size, sizes.batch) * 1.0
     logits = read * (2 if words.logits_kept else 1)
     quads = terms.quads_of(sizes.batch)
-    recurrent = recurrent_case(kernel.head, words.precision, sizes, curve)
     touched = streamed + (STEPS_AHEAD if kernel.quads == 1 else 1) * logits
     l2_bytes = gpu.value("l2_bytes") if gpu.has("l2_bytes") else 0.0
     fade = fade_of(curve)
+    passing = logits * sizes.steps
+    recurrent = recurrent_case(kernel.head, words.precision, sizes, curve, terms.away_share(matrix, passing, l2_bytes / fade))
     dense = gpu.value("int8_dense_ops_per_s") / gpu.value("sm_count") if kernel.grouped else 0.0
     return FusedCase(
         words=words, sizes=sizes, quads=quads,
@@ -133,7 +137,7 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
         passes=1 if kernel.grouped else choose(sizes.tiles > sizes.streamed_tiles, quads, 1),
         wide=1 if kernel.sampling or kernel.rounding == "none" else choose(sizes.tiles * terms.TILE_ROWS > NARROW_ROWS, 1, 0),
         streamed_bytes=streamed, resident_bytes=matrix - streamed, logits_bytes=logits,
-        stream_bytes_per_s=(rate_at(curve, touched / fade) * rate_at(curve, touched * fade)) ** 0.5, beyond_l2=larger(0.0, 1 - l2_bytes / (L2_FADE * touched)),
+        stream_bytes_per_s=(rate_at(curve, touched) * rate_at(curve, touched * fade)) ** 0.5, beyond_l2=larger(0.0, 1 - l2_bytes / fade / (touched * fade)),
         logits_bytes_per_s=rate_at(curve, matrix + sizes.steps * logits), stream_held=streamed + logits <= l2_bytes,
         load_bytes_per_s=rate_at(curve, matrix + read), clock_mhz=gpu.value("boost_clock_mhz"), dense_ops_per_s_per_sm=dense, recurrent=recurrent,
     )
@@ -142,9 +146,9 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
 STEPS_AHEAD = 2
 """Steps whose logits wait in L2 while tiles stream, up to four rows (`base_logits.cuh`); with more a step's are read while its tiles stream."""
 
-L2_FADE = 1.15
-"""Factor on either side of a footprint over which L2 fades: a walk's tiles, logits and table rows fall less evenly on L2's sets than one buffer read in
-order, as the probe reads it. In-sample: steps at rank 512 whose streams nearly fill an H200's L2 tell it."""
+L2_FADE = 1.2
+"""Factor on a footprint over which L2 fades: a walk's tiles, logits and table rows fall less evenly on L2's sets than one buffer read in order, as the probe
+reads it. In-sample: steps at rank 512 whose streams nearly fill an H200's L2 tell it."""
 
 
 def fade_of(curve: BandwidthCurve) -> float:
@@ -167,15 +171,11 @@ def step_parameters(words: WalkWords) -> tuple[str, ...]:
     names += GROUP_PARAMETERS if kernel.grouped else (MMA_PARAMETER[words.precision], "epilogue_cycles_per_accumulator")
     names += RING_PARAMETERS if kernel.quads == 1 else ()
     names += ("hbm_latency_us", "hbm_read_bytes_per_s") if words.cold_weights else ()
-    names += ["further_quad_us"] if has_further_quads(kernel) else []
+    names += ["hbm_latency_us"] if kernel.head != "markov" else []
+    names += [rest_parameter(kernel)]
     names += ["noise_bound_instructions"] if kernel.sampling else []
     names += ["instruction_cycles"] if kernel.head != "markov" or kernel.sampling else []
     return tuple(dict.fromkeys((*names, *recurrence.step_parameters(kernel.head))))
-
-
-def has_further_quads(kernel: Kernel) -> bool:
-    """Whether a further quad of rows costs time of its own: of warps without noise, which go over their resident tiles again."""
-    return not kernel.sampling and not kernel.grouped
 
 
 def entry_parameters(words: WalkWords) -> tuple[str, ...]:
@@ -194,8 +194,8 @@ def moving_parameters(names: Iterable[str], case: FusedCase) -> tuple[str, ...]:
     sizes, words = case.sizes, case.words
     matters = {
         "exchange_growth": _any(sizes.batch > 1), "exchange_wide_ratio": _any(case.wide), "led_row_us": _any(sizes.batch > sizes.warps),
-        "further_quad_us": _any(case.passes > 1), **dict.fromkeys((*RING_PARAMETERS, "stream_efficiency"), _any(case.streamed_bytes)),
-        "hbm_latency_us": words.cold_weights, "graph_node_us": _any(sizes.launches > 1),
+        **dict.fromkeys((*RING_PARAMETERS, "stream_efficiency"), _any(case.streamed_bytes)),
+        "hbm_latency_us": words.cold_weights or case.recurrent is not None, "graph_node_us": _any(sizes.launches > 1),
     }
     return tuple(name for name in names if matters.get(name, True))
 
@@ -212,33 +212,43 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Be
     clock, sizes, kernel = case.clock_mhz, case.sizes, case.words.kernel
     one_word_us = _one_word_us(values, case)
     led_rows, agreement = rounded_up(sizes.batch, sizes.warps), _agreement(values, case, one_word_us)
-    serial: list[Group] = [{"latent": _latent_us(values, case, led_rows, agreement.get("state_products", 0.0))}, {"block_reduction": terms.block_reduction_us(sizes.warps, case.quads, led_rows, case.wide, clock)},
-                           {"led_rows": terms.led_rows_us(led_rows, values["led_row_us"])}]
-    if case.recurrent is not None:
-        serial += one_by_one(recurrence.advance_terms(values, case.recurrent, sizes, kernel.rows, clock))
-    further_us = terms.further_quads_us(case.passes, values["further_quad_us"]) if has_further_quads(kernel) else 0.0
-    serial += [{"further_quads": further_us}, {"overhead": values["fused_overhead_us"]}]
+    latent: Group = {"latent": _latent_us(values, case, led_rows, agreement.get("state_products", 0.0)), **drawn_ahead(values, case)}
+    reduction: Group = {"block_reduction": terms.block_reduction_us(sizes.warps, case.quads, led_rows, case.wide, clock)}
+    serial: list[Group] = [{"led_rows": terms.led_rows_us(led_rows, values["led_row_us"])}, {"tile_rest": tile_rest_us(values, case)}, {"overhead": values["fused_overhead_us"]}]
     tiles = _resident_groups(values, case)
-    selection = _selections(values, case, sizes.tiles, alone=False) if kernel.quads == 1 else []
+    selection = _joint_selection(values, case)
     if _any(sizes.streamed_tiles):
-        tiles += _streamed_tiles(values, case, total_us([*serial, *tiles, *selection, agreement]))
-    groups = [serial[0], *tiles, *selection, serial[1], agreement, *serial[2:]]
+        tiles += _streamed_tiles(values, case, total_us([latent, reduction, *serial, *tiles, *selection, agreement]))
+    advance = [] if case.recurrent is None else one_by_one(recurrence.advance_terms(values, case.recurrent, sizes, kernel.rows, clock))
+    groups = [latent, *tiles, *selection, reduction, agreement, serial[0], *advance, *serial[1:]]
     if case.recurrent is None or not case.recurrent.pooled:
         return groups
     read_us = terms.stream_us(case.recurrent.pool_bytes, values["hbm_read_bytes_per_s"], 1.0)
     return [*times(groups, sizes.launches), {"pool_read": read_us}]
 
 
+def _joint_selection(values: Mapping[str, float], case: FusedCase) -> list[Group]:
+    """Selection from all tiles where one quad is, and second looks; where tiles stream beside that, these stand with the stream."""
+    kernel, sizes = case.words.kernel, case.sizes
+    found = selections(values, case, sizes.tiles, alone=False) if kernel.quads == 1 else []
+    if not kernel.sampling:
+        return found
+    look_us = second_look_us(values, case)
+    return [*found, {"noise": choose(sizes.streamed_tiles > 0, 0.0, look_us) if kernel.quads == 1 else look_us}]
+
+
 def _latent_us(values: Mapping[str, float], case: FusedCase, led_rows: Number, products_us: Number) -> Number:
     """Rows of the winners. Cold, every block has pulled its own winners' rows since it published them: the last to publish has two trips to L2 for that,
-    the further rows of a leader, and the products of the states that it makes meanwhile."""
+    the further rows of a leader, the products of the states that it makes meanwhile, and others' second looks."""
     sizes, words = case.sizes, case.words
     if not words.cold_weights:
         return values["l2_latency_us"]
     pulled_bytes = sizes.grid_blocks * sizes.batch * terms.token_row_bytes(words.kernel.head, sizes.rank, sizes.gru_size, words.precision) * 1.0
-    pull_us = values["hbm_latency_us"] + terms.stream_us(pulled_bytes, values["hbm_read_bytes_per_s"], 1.0)
+    slowest_us = terms.slowest_of_us(values["l2_latency_us"], values["hbm_latency_us"], sizes.batch)
     hidden_us = terms.exchange_floor_us(values["l2_latency_us"]) + terms.led_rows_us(led_rows, values["led_row_us"]) + products_us
-    return terms.cold_latent_us(values["l2_latency_us"], pull_us, hidden_us)
+    if words.kernel.sampling:
+        hidden_us = hidden_us + second_look_us(values, case)
+    return terms.cold_latent_us(values["l2_latency_us"], slowest_us + terms.stream_us(pulled_bytes, values["hbm_read_bytes_per_s"], 1.0), hidden_us)
 
 
 def _one_word_us(values: Mapping[str, float], case: FusedCase) -> Number:
@@ -253,8 +263,8 @@ def _resident_groups(values: Mapping[str, float], case: FusedCase) -> list[Group
     logits_us = choose(sizes.streamed_tiles > 0, 0.0, _logits_us(values, case))
     products = {**_products(values, case, resident, sizes.shared_tiles, case.matrix_reads, sizes.warps), "stream": logits_us}
     if kernel.grouped:
-        return [{**products, **_group_selection(values, case, resident)}]
-    return [products, *(_selections(values, case, resident, alone=False) if kernel.quads > 1 else [])]
+        return [{**products, **group_selection(values, case, resident)}]
+    return [products, *(selections(values, case, resident, alone=False) if kernel.quads > 1 else [])]
 
 
 def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_shared: Number, reads: Number, operands: Number) -> Group:
@@ -271,83 +281,35 @@ def _products(values: Mapping[str, float], case: FusedCase, tiles: Number, from_
     return {"products": terms.products_us(operations, rate), "shared_read": terms.shared_read_us(read_bytes, values["shared_read_bytes_per_s_per_sm"])}
 
 
-def _group_selection(values: Mapping[str, float], case: FusedCase, tiles: Number) -> Group:
-    """Selection of warpgroups from so many of a block's tiles: slot by slot, up to four quads together where nothing streams, else all."""
-    kernel, sizes = case.words.kernel, case.sizes
-    slots, together = tiles / sizes.warps * case.matrix_reads, kernel.quads / case.matrix_reads
-    of_quad = values["group_quad_cycles"] + _further_cycles(case) * sizes.warps / terms.SCHEDULERS_PER_SM
-    return {"epilogue": terms.group_selection_us(slots, together, values["group_slot_cycles"], of_quad, case.clock_mhz)}
-
-
-def _selections(values: Mapping[str, float], case: FusedCase, tiles: Number, alone: bool) -> list[Group]:
-    """Selection from so many of a block's tiles, their share of the accumulators, for every quad; and the noise of a sampled one.
-
-    Slots that are multiplied side by side bound their noise and evaluate one row a lane and quad; slots that are multiplied `alone` evaluate it all.
-    """
-    kernel, sizes = case.words.kernel, case.sizes
-    accumulators = accumulators_of(case) * tiles / sizes.tiles
-    cycles = values["epilogue_cycles_per_accumulator"] + _further_cycles(case)
-    found: list[Group] = [{"epilogue": terms.epilogue_us(accumulators, sizes.warps, case.quads, cycles, case.clock_mhz)}]
-    if not kernel.sampling:
-        return found
-    if alone:
-        noise_us = _chain_us(values, case, case.quads * accumulators * terms.NOISE_PAIR_INSTRUCTIONS)
-    else:
-        of_pair = values["noise_bound_instructions"] + terms.NOISE_WORDS_INSTRUCTIONS * choose(draws_ahead(case), 0, 1)
-        bounded = accumulators * of_pair + choose(tiles > 0, terms.NOISE_EXACT_INSTRUCTIONS, 0)
-        again = terms.second_look_share(sizes.batch * sizes.warps * sizes.grid_blocks) * accumulators * terms.NOISE_AGAIN_INSTRUCTIONS
-        noise_us = _chain_us(values, case, case.quads * bounded + again)
-    return [*found, {"noise": noise_us}]
-
-
-def _further_cycles(case: FusedCase) -> Number:
-    """Issue cycles of an accumulator beyond those of a narrow greedy one that nobody keeps."""
-    return terms.further_cycles(rounding=case.words.kernel.rounding, wide=case.wide, kept=case.words.logits_kept)
-
-
-def _chain_us(values: Mapping[str, float], case: FusedCase, instructions: Number) -> Number:
-    """Instructions of every warp that wait for one another."""
-    return terms.chain_us(instructions, case.sizes.warps, values["instruction_cycles"], case.clock_mhz)
-
-
-def accumulators_of(case: FusedCase) -> Number:
-    """Accumulators of a thread for all slots of a warp."""
-    kernel, slots = case.words.kernel, case.sizes.tiles / case.sizes.warps
-    return slots if kernel.grouped or kernel.quads > 1 else terms.accumulators_of(slots, kernel.packed)
-
-
-MOST_AHEAD = 3
-"""Accumulators of a thread whose noise words wait in registers, drawn while blocks agree (`select.cuh`)."""
-
-
-def draws_ahead(case: FusedCase) -> object:
-    """Whether noise words are drawn a step ahead."""
-    return accumulators_of(case) <= MOST_AHEAD if case.words.kernel.quads == 1 else False
+HELD_RING_SHARE = 0.75
+"""Share of a ring's time that the rest of the step hides where the ring holds all streamed tiles: they are asked for together, and words wait behind them.
+In-sample: placements with such rings tell it."""
 
 
 def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> list[Group | Beside]:
     """Streamed tiles: their products, with several quads their selection, and what of the stream these and the rest of the step do not hide.
 
-    Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long and at the rate of the probe, since nothing else moves
-    then; and the stream goes on beside the products of its tiles. Slots of more greedy rows take their turns, each the longer of transfer and work.
+    Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long, but not during what a recurrent head adds, since it is full
+    by then; and the stream goes on beside the products of its tiles and second looks. Slots of more greedy rows take their turns, each the longer of
+    transfer and work.
     Warpgroups, and warps that evaluate noise, have the stream before or after their work, but for what comes from beyond L2.
     """
     kernel, sizes = case.words.kernel, case.sizes
     reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
     products = _products(values, case, sizes.streamed_tiles, sizes.streamed_tiles, reads, sizes.streamed_tiles)
-    alone, rate = case.stream_bytes_per_s * values["read_curve_scale"], _stream_rate(values, case)
-    logits_us, ring_bytes, slots = _logits_us(values, case), _ring_bytes(case), sizes.streamed_tiles / sizes.warps
+    rate, logits_us, ring_bytes, slots = _stream_rate(values, case), _logits_us(values, case), _ring_bytes(case), sizes.streamed_tiles / sizes.warps
     if kernel.quads == 1:
         latency_us = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"])
         whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + logits_us
-        filled_us = smaller(serial_us, terms.stream_us(ring_bytes, alone, 1.0))
-        return [Beside((products,), "stream", choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0))]
-    work = _grouped_work(values, case, products) if kernel.grouped else [products, *_selections(values, case, sizes.streamed_tiles, alone=True)]
+        filled_us = smaller(serial_us, terms.stream_us(ring_bytes, rate, 1.0)) * choose(ring_bytes >= case.streamed_bytes, HELD_RING_SHARE, 1.0)
+        looks = [{"noise": choose(sizes.streamed_tiles > 0, second_look_us(values, case), 0.0)}] if kernel.sampling else []
+        return [Beside((products, *looks), "stream", choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0))]
+    work = _grouped_work(values, case, products) if kernel.grouped else [products, *selections(values, case, sizes.streamed_tiles, alone=True)]
     if kernel.grouped or kernel.sampling:
         left_us = terms.stream_us(larger(case.streamed_bytes - ring_bytes, 0.0), rate, 1.0) + choose(sizes.streamed_tiles > 0, logits_us, 0.0)
         return [*work, {"stream": terms.after_work_us(left_us, total_us(work), case.beyond_l2)}]
     turns = larger(slots, 1)
-    one_us = terms.slot_in_turn_us((terms.stream_us(case.streamed_bytes, alone, 1.0) + logits_us) / turns, total_us(work) / turns, reads)
+    one_us = terms.slot_in_turn_us((terms.stream_us(case.streamed_bytes, rate, 1.0) + logits_us) / turns, total_us(work) / turns, reads)
     return [Beside(tuple(work), "stream", slots * one_us)]
 
 
@@ -356,7 +318,7 @@ def _grouped_work(values: Mapping[str, float], case: FusedCase, products: Group)
     sizes = case.sizes
     parts = terms.tile_parts(sizes.rank, case.words.precision)
     turns_us = us_from_cycles(sizes.streamed_tiles / sizes.warps * parts * terms.PART_CYCLES, case.clock_mhz)
-    return [{name: time_us * (parts - 1) / parts + turns_us for name, time_us in products.items()}, _group_selection(values, case, sizes.streamed_tiles)]
+    return [{name: time_us * (parts - 1) / parts + turns_us for name, time_us in products.items()}, group_selection(values, case, sizes.streamed_tiles)]
 
 
 def _ring_bytes(case: FusedCase) -> Number:
@@ -382,8 +344,6 @@ def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number
     kernel, sizes = case.words.kernel, case.sizes
     group: dict[str, Number] = {"exchange": terms.exchange_us(one_word_us, smaller(sizes.batch, sizes.warps), values["exchange_growth"])}
     idle = idle_warps(kernel, sizes.warps)
-    if kernel.sampling and kernel.quads == 1:
-        group["noise"] = _chain_us(values, case, choose(draws_ahead(case), rounded_up(accumulators_of(case), 2) * terms.NOISE_QUAD_INSTRUCTIONS, 0))
     if case.recurrent is not None and case.recurrent.state_size is not None:
         group["state_products"] = recurrence.state_products_us(values, case.recurrent, sizes, kernel.rows, idle, case.clock_mhz)
     return group

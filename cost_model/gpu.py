@@ -52,7 +52,7 @@ CALIBRATED_PARAMETERS = MappingProxyType({
     "epilogue_cycles_per_accumulator": "issue cycles of a warp that selects from an accumulator",
     "instruction_cycles": "an instruction that waits for the one before",
     "led_row_us": "a further batch row of a warp that exchanges words",
-    "further_quad_us": "a further reading of the resident tiles beyond its terms",
+    **{f"tile_rest_{rows}_us": f"products and selection of {rows} row{'s' * (rows > 1)}, beyond their terms" for rows in (1, 2, 4, 8, 16, 32)},
     "position_product_us": "the library product that makes position terms",
     "small_kernel_us": "a small library kernel beside it",
 })

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cost_model.catalogue import CatalogueError, check_keys, check_version, read_facts
+from cost_model.footprint import KERNEL_ROWS
 from cost_model.gpu import READ_CURVE, BandwidthCurve, Figure, Gpu, MissingFact, load_gpu
 from cost_model.paths import data_root
 from cost_model.walk_class import WALK_CLASSES
@@ -241,7 +242,7 @@ _RULES: Mapping[str, Rule] = {
     "ring_latency_us": _SAME,
     "ring_latency_hbm_us": _SAME,
     "led_row_us": _BY_CLOCK,
-    "further_quad_us": _BY_CLOCK,
+    **{f"tile_rest_{rows}_us": _BY_CLOCK for rows in KERNEL_ROWS},
     "small_kernel_us": _SAME,
     "position_product_us": _SAME,
     "pool_gather_us": _SAME,

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 from cost_model import terms
 from cost_model.elementwise import rounded_up
 from cost_model.fit import SeriesKey, fit_frame, series_of
-from cost_model.fused import GROUP_PARAMETERS, FusedCase, accumulators_of, draws_ahead, entry_groups, step_groups
+from cost_model.footprint import QUAD
+from cost_model.fused import GROUP_PARAMETERS, FusedCase, entry_groups, step_groups
+from cost_model.fused_select import accumulators_of, draws_ahead, rest_parameter
 from cost_model.gpu import Figure, Gpu
 from cost_model.parameters import resolve
 from cost_model.parts import split
@@ -74,9 +76,10 @@ def part_figures(gpu: Gpu, probes: pandas.DataFrame) -> dict[str, Figure]:
         probes: probe rows of its records.
     """
     phases, agreements, tiles = _phases(gpu, probes), _calls(gpu, probes, AGREEMENT), _calls(gpu, probes, TILES)
-    found = {**_of_selection(phases), **_of_advance(gpu, phases), **_of_agreement(gpu, agreements, phases), **_of_groups(phases)}
+    found = {**_of_selection(phases), **_of_advance(gpu, phases), **_of_agreement(gpu, agreements), **_of_groups(phases)}
+    found |= _of_tiles(gpu.with_figures(found), tiles)
     known = gpu.with_figures(found)
-    return {**found, **_of_tiles(known, tiles), **_of_noise(known, tiles), **_of_entries(known, agreements)}
+    return {**found, **_of_noise(known, tiles), **_of_entries(known, agreements)}
 
 
 def _phases(gpu: Gpu, probes: pandas.DataFrame) -> list[Part]:
@@ -133,7 +136,7 @@ def _of_groups(phases: Sequence[Part]) -> dict[str, Figure]:
     import numpy
 
     found, counts, cycles = [], [], []
-    for both in _together(phases, ("products", "epilogue"), grouped=True).values():
+    for both in _together(phases, ("products", "epilogue")).values():
         case = both[0].case
         slots = case.sizes.tiles / case.sizes.warps * case.matrix_reads
         counts.append((slots, slots * case.words.kernel.quads / case.matrix_reads))
@@ -154,27 +157,26 @@ MOST_SCATTER = 0.3
 """Relative scatter of parts about their terms beyond which they contradict the terms, and fix nothing."""
 
 
-def _together(phases: Sequence[Part], names: Sequence[str], grouped: bool | None = None) -> dict[int, list[Part]]:
-    """Batch -> the named phases of greedy Markov rows, where all of them are recorded; `grouped`: of warpgroups, or not; None: either."""
+def _together(phases: Sequence[Part], names: Sequence[str]) -> dict[int, list[Part]]:
+    """Batch -> the named phases of greedy Markov rows by warpgroups, where all of them are recorded."""
     found: dict[int, list[Part]] = {}
     for part in phases:
-        if part.is_markov and part.key.variant in names and grouped in (None, part.case.words.kernel.grouped):
+        if part.is_markov and part.key.variant in names and part.case.words.kernel.grouped:
             found.setdefault(part.case.sizes.batch, []).append(part)
     return {batch: parts for batch, parts in found.items() if {part.key.variant for part in parts} == set(names)}
 
 
 def _of_noise(gpu: Gpu, tiles: Sequence[Part]) -> dict[str, Figure]:
-    """Instructions that bound a sampled pair's noise: what products and selection of sampled rows take beyond the terms of everything else and a single
-    reading's rest, over pairs. A kernel that draws its words ahead, while blocks agree, draws them in between here, and is left out."""
-    single = [_beyond_terms_us(gpu, part) for part in tiles if part.is_markov and part.case.passes == 1 and not part.case.words.kernel.grouped]
+    """Instructions that bound a sampled pair's noise: what products and selection of sampled rows take beyond the terms of everything else
+    and the rest of four greedy rows, over pairs. A kernel that draws its words ahead, while blocks agree, draws them in between here, and is left out."""
     found = [part for part in tiles if part.case.recurrent is None and part.case.words.kernel.sampling and not draws_ahead(part.case)]
-    if not found or not single:
+    if not found:
         return {}
     cycles = resolve(gpu).values["instruction_cycles"]
-    others = [name for name in TILE_NAMES if name != "noise"]
+    others = [name for name in (*TILE_NAMES, "tile_rest") if name != "noise"]
     bounds = []
     for part in found:
-        noise_us = part.step_us - min(single) - part.terms_us(gpu, others)
+        noise_us = part.step_us - part.terms_us(gpu, others)
         instructions = noise_us * part.case.clock_mhz / max(cycles, part.case.sizes.warps / terms.SCHEDULERS_PER_SM) / part.case.quads
         bounds.append((instructions - terms.NOISE_EXACT_INSTRUCTIONS) / accumulators_of(part.case) - terms.NOISE_WORDS_INSTRUCTIONS)
     return {"noise_bound_instructions": _figure(bounds, "instruction", "fixed_latent of sampled rows", found)} if min(bounds) > 0 else {}
@@ -192,23 +194,19 @@ def _of_advance(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
     return {"instruction_cycles": _figure(cycles, "cycle", "walk_phase latent, gated less Markov", found)} if cycles and min(cycles) > 0 else {}
 
 
-def _of_agreement(gpu: Gpu, parts: Sequence[Part], phases: Sequence[Part]) -> dict[str, Figure]:
-    """Further rows that warps exchange side by side, of the time of one word, and further rows of a leader.
-
-    The growth is that of the phases `exchange` and `latent`, whose looks for words wait behind base logits as those of a walk do; where they are not recorded
-    that of words alone. A leader's further rows come from words alone. The bare exchange grows otherwise: nothing but looks stands between its words.
-    """
+def _of_agreement(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
+    """Further rows that warps exchange side by side, of the time of one word: least squares of the line through the part of one row; and further rows of a
+    leader. The bare exchange grows otherwise: nothing but looks stands between its words."""
     of = {(part.case.sizes.batch, rounded_up(part.case.sizes.batch, part.case.sizes.warps)): part for part in parts if part.is_markov}
     single = {batch: part for (batch, led), part in of.items() if led == 1}
     if 1 not in single or len(single) < 2:
         return {}
     one_us, most = resolve(gpu).values["exchange_us"], max(single)
-    waits = {batch: both for batch, both in _together(phases, ("exchange", "latent")).items() if batch <= both[0].case.sizes.warps}
-    told = waits if 1 in waits and len(waits) > 1 else {batch: [part] for batch, part in single.items()}
-    what = "walk_phase exchange and latent" if told is waits else "walk_exchange"
-    times_us = {batch: sum(part.step_us for part in some) for batch, some in told.items()}
-    growths = [max((time_us - times_us[1]) / one_us / (batch - 1), 0.0) for batch, time_us in times_us.items() if batch > 1]
-    found = {"exchange_growth": _figure(growths, "ratio", f"{what}, by rows side by side", [part for some in told.values() for part in some])}
+    further = {batch - 1: (part.step_us - single[1].step_us) / one_us for batch, part in single.items() if batch > 1}
+    growth = sum(rows * longer for rows, longer in further.items()) / sum(rows**2 for rows in further)
+    left = sum((longer - rows * growth) ** 2 for rows, longer in further.items()) / max(1, len(further) - 1)
+    figure = _figure([max(growth, 0.0)], "ratio", "walk_exchange, by rows side by side", list(single.values()))
+    found = {"exchange_growth": replace(figure, standard_error=max(figure.standard_error, (left / sum(rows**2 for rows in further)) ** 0.5))}
     several = [(part, (part.step_us - single[most].step_us) / (led - 1)) for (_, led), part in of.items() if led > 1]
     if several:
         found["led_row_us"] = _figure([max(one, 0.0) for _, one in several], "us", "walk_exchange, by rows of a leader", [part for part, _ in several])
@@ -219,18 +217,20 @@ TILE_NAMES = ("products", "shared_read", "stream", "epilogue", "noise", "block_r
 """Terms of products and selection."""
 
 
-def _beyond_terms_us(gpu: Gpu, part: Part) -> float:
-    """What products and selection alone take beyond their terms."""
-    return part.step_us - part.terms_us(gpu, TILE_NAMES)
-
-
 def _of_tiles(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
-    """A further reading of the tiles by warps: what products and selection take beyond their terms, less the same of a single reading."""
-    left = [(part, _beyond_terms_us(gpu, part)) for part in parts if part.is_markov and not part.case.words.kernel.grouped]
-    single = [rest for part, rest in left if part.case.passes == 1]
-    several = [(part, (rest - min(single)) / (part.case.passes - 1)) for part, rest in left if part.case.passes > 1] if single else []
-    positive = [max(value, 0.0) for _, value in several]
-    return {"further_quad_us": _figure(positive, "us", "fixed_latent, by readings of the tiles", [part for part, _ in several])} if several else {}
+    """What products and selection of greedy rows take beyond their terms, by batch rows of the kernel. Two rows, where they are not recorded, lie
+    between one and a quad, in proportion."""
+    left: dict[str, list[tuple[Part, float]]] = {}
+    for part in parts:
+        if part.is_markov:
+            left.setdefault(rest_parameter(part.case.words.kernel), []).append((part, (part.step_us - part.terms_us(gpu, TILE_NAMES)) / part.case.passes))
+    found = {name: _figure([max(rest, 0.0) for _, rest in some], "us", "fixed_latent beyond its terms", [part for part, _ in some]) for name, some in left.items()}
+    one, two, quad = (f"tile_rest_{rows}_us" for rows in (1, 2, QUAD))
+    if one in found and quad in found and two not in found:
+        least, most = found[one], found[quad]
+        value = least.value + (most.value - least.value) / (QUAD - 1)
+        found[two] = Figure(value, "us", "derived", f"between {one} and {quad}", abs(most.value - least.value) / 12**0.5)
+    return found
 
 
 def _of_entries(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:

@@ -19,7 +19,7 @@ Parts = dict[str, tuple[float, float, str]]
 RESOURCES = {
     "products": "tensor cores", "shared_read": "shared memory", "stream": "memory", "epilogue": "issue",
     "latent": "L2 latency", "gate": "issue", "block_reduction": "latency", "exchange": "exchange", "noise": "issue", "overhead": "latency",
-    "led_rows": "latency", "further_quads": "latency",
+    "led_rows": "latency", "tile_rest": "latency",
     "state_products": "issue", "state_read": "L2", "state_update": "issue", "projector": "issue", "latent_exchange": "exchange",
     "latent_update": "issue", "pool_read": "memory", "launch": "launch", "shard_load": "memory", "first_latent": "L2 latency",
     "first_fill": "memory latency", "first_pass": "memory", "first_step": "latency", "position_terms": "kernel efficiency",

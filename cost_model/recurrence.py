@@ -44,6 +44,7 @@ class RecurrentCase:
         left_out_bytes: rows of state matrices that blocks do not keep and the chip reads again in each step.
         near_bytes_per_s: rate of L2.
         position_bytes: weights that make the position terms of a call.
+        away: share of steps whose position terms come from HBM.
         pooled: whether candidates are gathered first; pool_bytes: base logits scanned for that in a step, of all batch rows.
     """
 
@@ -55,12 +56,13 @@ class RecurrentCase:
     left_out_bytes: Number
     near_bytes_per_s: Number
     position_bytes: Number
+    away: Number
     pooled: bool
     pool_bytes: Number
 
 
-def recurrent_case(kind: str, precision: str, sizes: WalkSizes, curve: BandwidthCurve) -> RecurrentCase | None:
-    """Size what a head adds; None for Markov."""
+def recurrent_case(kind: str, precision: str, sizes: WalkSizes, curve: BandwidthCurve, away: Number) -> RecurrentCase | None:
+    """Size what a head adds; None for Markov. `away`: share of the steps whose position terms have left L2."""
     if kind == "markov":
         return None
     size = {"rnn": sizes.rank, "domino": sizes.gru_size}.get(kind)
@@ -75,7 +77,7 @@ def recurrent_case(kind: str, precision: str, sizes: WalkSizes, curve: Bandwidth
         kind=kind, state_size=size, matrix_bytes=terms.state_matrix_bytes(kind, sizes.rank, sizes.gru_size) * 1.0,
         read_bytes=sizes.batch * (words * terms.WORD_BYTES + token + positions) * 1.0, gathered_bytes=sizes.batch * projector * terms.WORD_BYTES * 1.0,
         left_out_bytes=left_out * elements * terms.BYTES_OF_BF16 * sizes.grid_blocks * 1.0, near_bytes_per_s=rate_at(curve, NEAR_BYTES),
-        position_bytes=terms.position_weight_bytes(kind, sizes.rank, sizes.hidden_size) * 1.0, pooled=pooled,
+        position_bytes=terms.position_weight_bytes(kind, sizes.rank, sizes.hidden_size) * 1.0, away=away, pooled=pooled,
         pool_bytes=terms.base_logits_bytes(sizes.pooled_vocab_size, sizes.launches) * 1.0,
     )
 
@@ -114,19 +116,21 @@ def advance_terms(values: Mapping[str, float], case: RecurrentCase, sizes: WalkS
     """What stands between the winners of a step and the next latents, beside the trip to L2 that a Markov head makes, too.
 
     gated: its leaders compute the latents. rnn: words and table rows are read by all blocks, outputs and states computed. domino: the
-    same, then the projector's products, their exchange, and the latents. `rows`: of the kernel.
+    same, then the projector's products, their exchange, and the latents. `rows`: of the kernel. Each turn of a warp waits for position terms that have left L2.
     """
     def chain(instructions: Number, warps: Number) -> Number:
         return terms.chain_us(instructions, warps, values["instruction_cycles"], clock_mhz)
 
     near = case.near_bytes_per_s * values["read_curve_scale"]
-    read = {"state_read": terms.everywhere_us(case.read_bytes, sizes.grid_blocks, near)}
+    read_us, away_us = terms.everywhere_us(case.read_bytes, sizes.grid_blocks, near), case.away * (values["hbm_latency_us"] - values["l2_latency_us"])
     if case.kind == "gated":
         leaders, led_rows = smaller(sizes.batch, sizes.warps), rounded_up(sizes.batch, sizes.warps)
-        return {**read, "gate": chain(terms.gate_instructions(sizes.rank, led_rows), leaders)}
+        return {"state_read": read_us + led_rows * away_us, "gate": chain(terms.gate_instructions(sizes.rank, led_rows), leaders)}
     barriers_us = us_from_cycles(ADVANCE_BARRIERS[case.kind] * terms.barrier_cycles(sizes.warps), clock_mhz)
     turns = terms.state_turns(case.kind, case.state_size, sizes.batch, sizes.warps)
     updated_us = chain(terms.state_instructions(case.kind, case.state_size, sizes.batch, sizes.warps), sizes.warps)
+    waits = turns if case.kind == "rnn" else terms.latent_turns(sizes.rank, sizes.batch, sizes.warps)
+    read = {"state_read": read_us + waits * away_us}
     update = {"state_update": updated_us + (turns - 1) * values["l2_latency_us"] + barriers_us}
     latents = {"latent_update": chain(terms.latent_instructions(case.kind, sizes.rank, sizes.batch, sizes.warps), sizes.warps)}
     if case.kind == "rnn":

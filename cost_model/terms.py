@@ -139,6 +139,11 @@ def cold_latent_us(l2_latency_us: Number, pull_us: Number, hidden_us: Number) ->
     return l2_latency_us + larger(0.0, pull_us - hidden_us)
 
 
+def slowest_of_us(least_us: Number, mean_us: Number, count: Number) -> Number:
+    """The slowest of so many loads whose times spread evenly about a mean, from a least one on: mean + (mean − least) × (count − 1) / (count + 1)."""
+    return mean_us + (mean_us - least_us) * (count - 1) / (count + 1)
+
+
 def products_us(operations_per_sm: float, operations_per_s_per_sm: float) -> float:
     """Tensor products of the busiest block: its operations / rate of one multiprocessor."""
     return us_from_operations(operations_per_sm, operations_per_s_per_sm)
@@ -236,13 +241,14 @@ without its call."""
 NOISE_AGAIN_INSTRUCTIONS = NOISE_PAIR_INSTRUCTIONS / 2
 """The same where a lane evaluates all its rows again: pairs follow one another without a branch, two at a time."""
 
-SECOND_LOOKS = 1e-4
-"""Share of warps and batch rows whose bounds leave the winner open (`contest.cuh`)."""
+SECOND_LOOKS = 0.22
+"""Chance that bounds leave the winner of a warp and batch row open (`contest.cuh`), times the rows of the warp and the lanes of a batch row: simulated for
+logits of variance 2, which recorded walks have, with 64 to 256 rows and 8 to 32 lanes. With variance 1 it is a third of that at most."""
 
 
-def second_look_share(warps_and_rows: Number) -> Number:
-    """Chance that any warp of the grid looks again in a step, which all blocks then wait for: min(1, warps × rows × 1e-4)."""
-    return smaller(warps_and_rows * SECOND_LOOKS, 1.0)
+def second_look_share(warps_and_rows: Number, warp_rows: Number, lanes: Number) -> Number:
+    """Chance that any warp of the grid looks again in a step, which all blocks then wait for: min(1, warps × batch rows × 0.22 / (rows of a warp × lanes))."""
+    return smaller(warps_and_rows * SECOND_LOOKS / larger(warp_rows * lanes, 1), 1.0)
 
 
 NOISE_QUAD_INSTRUCTIONS = 80
@@ -284,13 +290,9 @@ def led_rows_us(led_rows: Number, row_us: Number) -> Number:
     return (led_rows - 1) * row_us
 
 
-def further_quads_us(passes: Number, quad_us: Number) -> Number:
-    """What a reading of the tiles costs beside its terms when another follows: (passes - 1) × time of one.
-
-    After the last reading warps ask for base logits while blocks agree; between readings they ask, wait for the next logits and fetch the
-    first fragments with nothing to hide it.
-    """
-    return (passes - 1) * quad_us
+def tile_rest_us(readings: Number, rest_us: Number) -> Number:
+    """What products and selection take beyond their terms, such as waits for first fragments and for logits: readings × time of one."""
+    return readings * rest_us
 
 
 # --- what other heads than Markov add to a fused step ---------------------------------------------------------------------------
@@ -335,11 +337,23 @@ def state_instructions(kind: str, size: Number, batch: Number, warps: Number) ->
     return state_turns(kind, size, batch, warps) * (4 if kind == "domino" else 2) * STATE_INSTRUCTIONS[kind]
 
 
+def latent_turns(rank: Number, batch: Number, warps: Number) -> Number:
+    """Turns in which the warps of a block make all latents, 2 elements a lane."""
+    return rounded_up(batch * rounded_up(rank, 2 * WARP_LANES), warps)
+
+
 def latent_instructions(kind: str, rank: Number, batch: Number, warps: Number) -> Number:
     """Instructions of a warp that makes its part of the latents, 2 elements a lane and turn: split into two int8 vectors (30), and of Domino
     SiLU before that (41); an RNN's outputs are made beside its states."""
-    turns = rounded_up(batch * rounded_up(rank, 2 * WARP_LANES), warps)
-    return turns * 2 * (SPLIT_INSTRUCTIONS + (OUTPUT_INSTRUCTIONS if kind == "domino" else 0))
+    return latent_turns(rank, batch, warps) * 2 * (SPLIT_INSTRUCTIONS + (OUTPUT_INSTRUCTIONS if kind == "domino" else 0))
+
+
+def away_share(loaded_bytes: Number, passing_bytes: Number, held_bytes: Number) -> Number:
+    """Share of a call's steps whose position terms have left L2 before they are read: max(0, min(1, (loaded + passing − held) / passing)).
+
+    They were made just before the call; then it loads the matrix, and base logits of step after step pass.
+    """
+    return smaller(1.0, larger(0.0, (loaded_bytes + passing_bytes - held_bytes) / passing_bytes))
 
 
 def everywhere_us(bytes_per_block: Number, grid_blocks: Number, bytes_per_s: Number) -> Number:

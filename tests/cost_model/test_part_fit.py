@@ -19,7 +19,8 @@ from cost_model.recorded import case_of_series
 from cost_model.workload import Workload
 from tests.cost_model.walk_examples import QWEN, series_key, study_h200
 
-TRUTH = {"epilogue_cycles_per_accumulator": (33.0, "cycle"), "exchange_growth": (0.07, "ratio"), "instruction_cycles": (5.0, "cycle"), "led_row_us": (0.6, "us"), "further_quad_us": (0.9, "us"),
+TRUTH = {"epilogue_cycles_per_accumulator": (33.0, "cycle"), "exchange_growth": (0.07, "ratio"), "instruction_cycles": (5.0, "cycle"), "led_row_us": (0.6, "us"),
+         **{f"tile_rest_{rows}_us": (rest_us, "us") for rows, rest_us in ((1, 0.3), (2, 0.4), (4, 0.6), (8, 0.1), (16, 0.2), (32, 0.5))},
          "group_slot_cycles": (180.0, "cycle"), "group_quad_cycles": (120.0, "cycle"), "noise_bound_instructions": (120.0, "instruction"), "position_product_us": (7.0, "us"), "small_kernel_us": (1.2, "us")}
 STUDY = study_h200()
 TRUE = STUDY.with_figures({name: Figure(value, unit, "measured", "made up") for name, (value, unit) in TRUTH.items()})
@@ -28,7 +29,7 @@ HEADS = {"markov": QWEN, "gated": Head("g", "gated", 151_936, 151_936, 151_936, 
 CASES = [("markov", 1), ("markov", 4), ("markov", 8), ("markov", 16), ("markov", 32), ("gated", 1), ("rnn", 1), ("domino", 1)]
 SAMPLED_BATCHES = (1, 4, 8)
 FIXED_CYCLES = 140
-OF_PART = {TILES: ("products", "shared_read", "stream", "epilogue", "noise", "block_reduction", "further_quads"), AGREEMENT: ("exchange", "latent", "led_rows")}
+OF_PART = {TILES: ("products", "shared_read", "stream", "epilogue", "noise", "block_reduction", "tile_rest"), AGREEMENT: ("exchange", "latent", "led_rows")}
 
 
 def key_of(kind, batch, probe, variant, temperature=0.0):
@@ -74,7 +75,7 @@ def part_rows(kinds=("markov", "gated", "rnn", "domino"), probes=(PHASE, TILES, 
             key = key_of(kind, batch, probe, probe)
             case, values = case_of_series(TRUE, key), resolve(TRUE).values
             shown, of_entry = split(step_groups(values, case)), split(entry_groups(values, case))
-            step_us = 0.3 + sum(shown[name][0] for name in OF_PART[probe] if name in shown)
+            step_us = (0.3 if probe == AGREEMENT else 0.0) + sum(shown[name][0] for name in OF_PART[probe] if name in shown)
             entry_us = 5.0 + sum(of_entry[name][0] for name in ("position_terms", "shard_load") if name in of_entry)
             rows += [row(key, steps, [entry_us + steps * step_us] * 5) for steps in (1, 7, 16)]
     return pd.DataFrame([*rows, *(sampled_rows() if TILES in probes and "markov" in kinds else ())])
@@ -86,30 +87,20 @@ def sampled_rows():
     for batch in SAMPLED_BATCHES:
         key = key_of("markov", batch, TILES, TILES, temperature=1.0)
         groups = step_groups(resolve(TRUE).values, case_of_series(TRUE, key))
-        waited_us = min(batch * 8 * 132 * 1e-4, 1.0) * 9 * 115 * TRUTH["instruction_cycles"][0] / 1980  # alone, no block waits for another's second look
-        step_us = 0.3 + sum(split(groups)[name][0] for name in OF_PART[TILES]) + (0.5 if batch == 1 else -waited_us)
+        waited_us = min(batch * 8 * 132 * 0.22 / (9 * 16 * 8), 1.0) * 9 * 115 * TRUTH["instruction_cycles"][0] / 1980  # alone, no block waits for another's second look
+        step_us = sum(split(groups)[name][0] for name in OF_PART[TILES]) + (0.5 if batch == 1 else -waited_us)
         rows += [row(key, steps, [5.0 + steps * step_us] * 5) for steps in (1, 7, 16)]
-    return rows
-
-
-@pytest.fixture(autouse=True)
-def warpgroups_from(monkeypatch):
-    """Let warpgroups multiply from 16 rows on, unless a test says otherwise."""
-    def rows(least):
-        monkeypatch.setattr("cost_model.placement.WARPGROUP_ROWS", least)
-
-    rows(16)
     return rows
 
 
 def test_constants_come_back_from_parts_that_obey_the_model():
     figures = part_figures(STUDY, part_rows())
-    told = TRUTH.keys() - set(GROUP_PARAMETERS)
-    assert figures.keys() == told, "kernels of 16 and 32 rows have four quads a slot, so nothing tells quads from slots"
-    for name, (value, unit) in ((name, TRUTH[name]) for name in told):
+    assert figures.keys() == TRUTH.keys()
+    for name, (value, unit) in TRUTH.items():
         figure = figures[name]
         assert figure.value == pytest.approx(value, rel=1e-6), name
-        assert (figure.unit, figure.kind) == (unit, "measured") and figure.standard_error >= 0.05 * value * 0.999
+        assert (figure.unit, figure.kind) == (unit, "derived" if name == "tile_rest_2_us" else "measured") and figure.standard_error >= 0.05 * value * 0.999
+    assert figures["tile_rest_2_us"].standard_error == pytest.approx(0.3 / 12**0.5), "between one row and four, nobody knows where"
 
 
 def test_parts_that_are_not_recorded_fix_nothing():
@@ -118,30 +109,37 @@ def test_parts_that_are_not_recorded_fix_nothing():
     assert "epilogue_cycles_per_accumulator" not in part_figures(STUDY, part_rows(probes=(TILES, AGREEMENT)))
 
 
-def test_phases_of_warpgroups_tell_slots_from_quads(warpgroups_from):
-    warpgroups_from(8)
+def test_phases_of_warpgroups_tell_slots_from_quads():
     frame = part_rows()
     figures = part_figures(STUDY, frame)
     assert [figures[name].value for name in ("group_slot_cycles", "group_quad_cycles")] == pytest.approx([180, 120])
-    assert "further_quad_us" not in figures, "no reading is a second one"
     assert not part_figures(STUDY, frame[frame["batch"] != 8]).keys() & set(GROUP_PARAMETERS), "16 and 32 rows are four quads a slot, once and twice"
     assert not part_figures(STUDY, frame[frame["variant"] != "products"]).keys() & set(GROUP_PARAMETERS), "one mark without the other"
 
 
-def test_phases_of_warpgroups_that_scatter_fix_nothing(warpgroups_from):
-    warpgroups_from(8)
+def test_phases_of_warpgroups_that_scatter_fix_nothing():
     frame = part_rows(probes=(PHASE,))
     grouped = (frame["batch"] == 16) & frame["variant"].isin(["products", "epilogue"])
     frame.loc[grouped, "samples_us"] = pd.Series([[12.0] * 132] * int(grouped.sum()), index=frame.index[grouped])
     assert not part_figures(STUDY, frame).keys() & set(GROUP_PARAMETERS)
 
 
-def test_looks_of_a_walk_tell_the_growth_before_those_of_words_alone():
-    frame = part_rows()
-    longer = (frame["probe"] == PHASE) & (frame["variant"] == "exchange") & (frame["batch"] == 8)
-    frame.loc[longer, "samples_us"] = pd.Series([[1.07 * 0.8 * (1 + 7 * 0.07)] * 132] * int(longer.sum()), index=frame.index[longer])
-    assert part_figures(STUDY, frame)["exchange_growth"].value > 0.07
-    assert part_figures(STUDY, frame[frame["variant"] != "exchange"])["exchange_growth"].value == pytest.approx(0.07)
+def test_the_agreement_of_further_rows_grows_along_the_line_that_misses_them_least():
+    frame = part_rows(probes=(AGREEMENT,))
+    longer = (frame["probe"] == AGREEMENT) & (frame["batch"] == 8)
+    frame.loc[longer, "samples_us"] = pd.Series([[one + steps * 7 * 0.03 * 0.8 for one in samples] for steps, samples in zip(frame.loc[longer, "steps"], frame.loc[longer, "samples_us"])],
+                                                index=frame.index[longer])
+    found = part_figures(STUDY, frame)["exchange_growth"]
+    assert found.value == pytest.approx((3 * 3 * 0.07 + 7 * 7 * 0.10) / 58)
+    left = (3 * (found.value - 0.07)) ** 2 + (7 * (found.value - 0.10)) ** 2
+    assert found.standard_error == pytest.approx((left / 58) ** 0.5)
+
+
+def test_several_readings_by_warps_share_their_rest(monkeypatch):
+    monkeypatch.setattr("cost_model.placement.WARPGROUP_ROWS", 64)
+    figures = part_figures(STUDY, part_rows(kinds=("markov",), probes=(PHASE, TILES)))
+    assert {name for name in figures if name.startswith("tile_rest")} == {"tile_rest_1_us", "tile_rest_2_us", "tile_rest_4_us"}
+    assert figures["tile_rest_4_us"].value == pytest.approx(0.6), "of one reading, whether a kernel makes one or eight"
 
 
 def test_scatter_of_blocks_does_not_move_a_phase():
@@ -160,7 +158,8 @@ def test_phases_that_contradict_a_parameter_fix_nothing():
     assert part_figures(STUDY, frame) == {}
 
 
-def test_clocks_of_a_kernel_that_spills_are_not_the_walks():
+def test_clocks_of_a_kernel_that_spills_are_not_the_walks(monkeypatch):
+    monkeypatch.setattr("cost_model.placement.WARPGROUP_ROWS", 16)
     frame = part_rows(probes=(PHASE,))
     frame = frame[frame["batch"] != 4]
     spilt = frame["batch"] == 8
@@ -175,4 +174,4 @@ def test_a_constant_is_never_below_nothing():
     frame = part_rows(probes=(TILES,))
     short = (frame["batch"] == 8) & (frame["temperature"] == 0)
     frame.loc[short, "samples_us"] = pd.Series([[5.0 + 0.1 * steps] * 5 for steps in frame.loc[short, "steps"]], index=frame.index[short])
-    assert part_figures(STUDY, frame)["further_quad_us"].value == 0.0
+    assert part_figures(STUDY, frame)["tile_rest_8_us"].value == 0.0

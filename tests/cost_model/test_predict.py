@@ -61,9 +61,9 @@ def test_a_partly_resident_step_is_its_resident_part_and_its_stream():
     head, gpu = Head.markov(248_320, 256), resolve(STUDY)
     step = predict(STUDY, head, Workload(), "resident", placement=Placement(8, 40, 40, 40, 8), ran=True).terms["step"]
     streamed, ring = (15_520 - 132 * 80) * 4096, 132 * 8 * 4096
-    rate = (gpu.curve.at((streamed + 2 * 496_640) / 1.15) * gpu.curve.at((streamed + 2 * 496_640) * 1.15)) ** 0.5
+    rate = (gpu.curve.at(streamed + 2 * 496_640) * gpu.curve.at((streamed + 2 * 496_640) * 1.2)) ** 0.5
     moved_us = streamed / (0.85 * rate) * 1e6 + 496_640 / gpu.curve.at(15_520 * 4096 + 16 * 496_640) * 1e6
-    filled_us = ring / rate * 1e6
+    filled_us = ring / (0.85 * rate) * 1e6
     beside_us = step["stream"].hidden_us
     assert step["stream"].exposed_us + beside_us == pytest.approx(moved_us + gpu.values["ring_latency_us"] - filled_us), "the ring fills while blocks agree"
     read_us = [tiles * (4096 + latents * 512) / 2.46e11 * 1e6 for tiles, latents in ((40, 8 / 40), (40, 1))]
@@ -108,7 +108,7 @@ def test_cold_streaming_pays_its_first_pass_at_entry():
     warm, cold = (predicted(STUDY, QWEN, "streaming", "int8x2", l2_state=state) for state in ("warm", "serving"))
     assert cold.terms["entry"]["first_pass"].exposed_us > 0 == warm.terms["entry"]["first_pass"].exposed_us
     later_us = cold.terms["step"]["latent"].exposed_us - warm.terms["step"]["latent"].exposed_us
-    assert 0 < later_us < 0.2 and warm.step_us <= cold.step_us <= warm.step_us + later_us, "rows of winners come from HBM, which the stream may hide"
+    assert 0 < later_us < 0.2 and warm.step_us * (1 - 1e-9) <= cold.step_us <= warm.step_us + later_us, "rows of winners come from HBM, which the stream may hide"
 
 
 def test_interval_narrows_with_calibration():

@@ -55,7 +55,7 @@ def test_vocabularies_and_batches_are_both_held_out():
 
 
 def test_one_vocabulary_and_batch_leave_what_the_fit_leaves():
-    walks = [recorded(), replace(recorded(), fit=exact_fit(3.0, 10.0))]
+    walks = [recorded(), replace(recorded(), fit=exact_fit(1.3 * recorded().fit.step_us, 10.0))]
     left = held_out(resolve(GPU).values, walks, "step")
     assert len(left) == 2 and abs(sum(ratio for _, ratio in left)) < 0.05 < abs(left[0][1])
 

@@ -2,6 +2,7 @@
 
 import statistics
 
+import numpy as np
 import pytest
 
 from cost_model import terms
@@ -73,7 +74,38 @@ def test_warpgroups_select_slot_by_slot():
 
 
 def test_a_second_look_is_certain_for_many_warps_and_rows():
-    assert terms.second_look_share(8 * 132) == pytest.approx(0.1056) and terms.second_look_share(32 * 8 * 132) == 1.0
+    assert terms.second_look_share(8 * 132, 9 * 16, 32) == pytest.approx(1056 * 0.22 / 4608) and terms.second_look_share(32 * 8 * 132, 9 * 16, 8) == 1.0
+    assert terms.second_look_share(8 * 132, 0, 8) <= 1.0, "no tiles, nothing to look at"
+
+
+def simulated_second_looks(slots, lanes, variance):
+    """Return the share of warps and batch rows whose bounds leave the winner open, a row's `lanes` lanes between them with 16 rows a slot."""
+    rng, open_, tried = np.random.default_rng(slots * lanes), 0, 0
+    rows = slots * 16 // lanes
+    for _ in range(10):
+        logits, uniform = rng.normal(0, variance**0.5, (20_000, lanes, rows)), rng.random((20_000, lanes, rows))
+        values = logits - np.log(-np.log1p(-uniform))
+        bounds = logits - np.log(uniform + uniform**2 / 2 + uniform**3 / 3)
+        leading = np.take_along_axis(values, bounds.argmax(axis=2)[..., None], axis=2)[..., 0].max(axis=1)
+        open_ += int((np.partition(bounds, -2, axis=2)[..., -2] >= leading[:, None]).any(axis=1).sum())
+        tried += len(logits)
+    return open_ / tried
+
+
+@pytest.mark.parametrize("slots, lanes", [(9, 8), (15, 8)])
+def test_second_looks_are_as_frequent_as_a_simulation_finds_them(slots, lanes):
+    assert terms.SECOND_LOOKS / (slots * 16 * lanes) == pytest.approx(simulated_second_looks(slots, lanes, 2.0), rel=0.5)
+    assert simulated_second_looks(slots, lanes, 1.0) < 0.5 * terms.SECOND_LOOKS / (slots * 16 * lanes)
+
+
+def test_of_more_loads_the_slowest_comes_later_and_never_after_the_slowest_there_is():
+    times_us = [terms.slowest_of_us(0.15, 0.35, count) for count in (1, 2, 4, 1_000_000)]
+    assert times_us[0] == 0.35 and times_us == sorted(times_us) and times_us[-1] == pytest.approx(0.55, rel=1e-5)
+
+
+def test_position_terms_leave_l2_once_the_matrix_and_the_logits_of_the_steps_before_fill_it():
+    assert terms.away_share(30e6, 10e6, 50e6) == 0 and terms.away_share(60e6, 10e6, 50e6) == 1
+    assert terms.away_share(40e6, 40e6, 50e6) == pytest.approx(0.75)
 
 
 def test_a_quad_has_four_latents_at_most():
@@ -132,7 +164,7 @@ def test_instructions_of_recurrent_heads():
     assert terms.state_instructions("rnn", 256, 1, 8) == 2 * 78 and terms.state_instructions("rnn", 256, 3, 8) == 3 * 2 * 78
     assert terms.gate_instructions(256, 2) == 16 * 46 and terms.latent_instructions("rnn", 256, 1, 8) == 60 and terms.latent_instructions("domino", 256, 4, 8) == 2 * 142
     assert [terms.independent_sums(kind, rows) for kind, rows in (("rnn", 1), ("rnn", 8), ("domino", 1), ("domino", 8))] == [1, 4, 4, 8]
-    assert terms.led_rows_us(1, 0.5) == terms.further_quads_us(1, 0.5) == 0 and terms.led_rows_us(4, 0.5) == terms.further_quads_us(4, 0.5) == 1.5
+    assert terms.led_rows_us(1, 0.5) == 0 and terms.led_rows_us(4, 0.5) == 1.5 and terms.tile_rest_us(4, 0.5) == 2.0
     assert terms.everywhere_us(1e6, 8, 1e12) == pytest.approx(8.0)
 
 

@@ -129,7 +129,7 @@ def test_of_every_heads_terms_only_the_residual_is_not_told_apart(kind) -> None:
 
     head = HEAD if kind == "markov" else Head(kind, kind, 151_936, 151_936, 151_936, 256, 2560, 1024 if kind == "domino" else None)
     named = {name for batch in (1, 32) for name in predict(GPU, head, Workload(batch=batch), "resident").terms["step"]}
-    assert named - set(TERM_PARTS) <= {"overhead", "further_quads"}
+    assert named - set(TERM_PARTS) <= {"overhead", "tile_rest"}
 
 
 # --- shares --------------------------------------------------------------------------------------------------------------
