@@ -57,6 +57,8 @@ records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/
 	@test ! -d .venv/sglang || $(PY) -m benchmarks.run engine --only v248320 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@test ! -d .venv/sglang || $(PY) -m benchmarks.engine_kernels --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@$(PY) -m benchmarks.round --record round --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@$(PY) -m benchmarks.round --record round-4b-c16 --only qwen3-4b --only c16 --only k8 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@$(PY) -m benchmarks.round --record round-8b-c8 --only qwen3-8b --only c8 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@$(PY) -m benchmarks.round --record round-lengths-4b --only qwen3-4b --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@$(PY) -m benchmarks.round --record round-lengths-8b --only qwen3-8b --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 

@@ -190,14 +190,15 @@ def interval_of(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def kept_rows(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Rows of round records without what was measured again because the GPU throttled: of a round that some runs lost, and another kept, only the latter's.
+    """Rows of round records without what was measured again because the GPU throttled: of each round those of the runs that kept the largest share of its samples.
 
-    A run loses a round where it keeps less than ``LEAST_KEPT`` of the samples of it. A round that every run lost stays as it is.
+    Rounds come in order of target, concurrency, context and length.
     """
-    rounds = frame[["target", "concurrency", "context_tokens", "draft_tokens"]].astype(str).agg("/".join, axis=1)
+    frame = frame.sort_values([*RoundKey.__dataclass_fields__], kind="stable", ignore_index=True)
+    rounds = frame[[*RoundKey.__dataclass_fields__]].astype(str).agg("/".join, axis=1)
     counts = frame.assign(kept=frame["samples_us"].map(len), lost=frame["samples_dropped"].fillna(0)).groupby([rounds, frame["run_id"]])[["kept", "lost"]].transform("sum")
-    whole = counts["kept"] >= LEAST_KEPT * (counts["kept"] + counts["lost"])
-    return frame[whole | ~whole.groupby(rounds).transform("any")]
+    share = counts["kept"] / (counts["kept"] + counts["lost"])
+    return frame[share >= share.groupby(rounds).transform("max")]
 
 
 def measured_parts(frame: pandas.DataFrame) -> tuple[MeasuredPart, ...]:

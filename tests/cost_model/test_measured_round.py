@@ -52,12 +52,17 @@ def test_a_round_that_was_measured_again_counts_once():
         rows = synthetic_rows(GPU, ("qwen3-4b",), concurrencies, (1024,), processes=2)
         return [row | {"run_id": name, "samples_us": [9.0] * kept, "samples_dropped": lost} for row in rows]
 
-    throttled, again, hopeless = run("first", (1, 2), 1, 2), run("again", (2,), 3, 0), run("other", (1,), 0, 9)
-    frame = frame_of([*throttled, *again, *hopeless])
+    first, again, equal = run("first", (1, 2, 4), 2, 1), run("again", (2,), 3, 0), run("equal", (4,), 4, 2)
+    frame = frame_of([*first, *again, *equal])
     runs = {(row["concurrency"], row["run_id"]) for row in kept_rows(frame).to_dict("records")}
-    assert runs == {(2, "again"), (1, "first"), (1, "other")}, "a round that no run kept stays"
-    assert len(kept_rows(frame)) == len(again) + len(hopeless) + len(throttled) // 2
+    assert runs == {(1, "first"), (2, "again"), (4, "first"), (4, "equal")}
+    assert len(kept_rows(frame)) == len(first) // 3 * 2 + len(again) + len(equal)
     assert kept_rows(frame_of(again)).equals(frame_of(again))
+
+
+def test_a_round_without_a_sample_is_kept_where_no_run_has_one():
+    rows = [row | {"samples_us": [], "samples_dropped": 3} for row in synthetic_rows(GPU, ("qwen3-4b",), (1,), (1024,))]
+    assert len(kept_rows(frame_of(rows))) == len(rows)
 
 
 def test_without_samples_there_is_nothing():

@@ -34,6 +34,18 @@ def test_the_newest_record_is_read(found):
     assert {one.part.key.concurrency for one in found.parts} == {1, 4, 16}
 
 
+def test_what_was_measured_again_takes_the_place_of_what_was_lost(tmp_path):
+    def written(name, samples, dropped, **shape):
+        rows = [row | {"run_id": name, "samples_us": samples, "samples_dropped": dropped} for row in synthetic_rows(GPU, ("qwen3-4b",), contexts=(1024,), **shape)]
+        write_round(tmp_path / "h200-sxm" / f"2026-01-31-{name}.parquet", rows)
+
+    written("round", [5.0], 3, concurrencies=(1, 4))
+    written("round-4b-c4", [7.0, 7.0], 0, concurrencies=(4,))
+    written("round-lengths", [9.0], 0, concurrencies=(4,), drafted=7)
+    verify = {one.part.key.concurrency: one.part.time_us for one in recorded_rounds(GPU, tmp_path).parts if one.part.phase == "verify"}
+    assert verify == {1: 5.0, 4: 7.0}
+
+
 def test_bars_are_the_parts_and_words_the_gains(found):
     spec = measured_round_spec(found, "qwen3-4b")
     time_us = {(one.part.key.target, one.part.key.concurrency, one.part.key.context_tokens, one.part.phase, one.part.implementation): one.part.time_us for one in found.parts}

@@ -123,18 +123,20 @@ def test_rounds_of_two_block_lengths_are_told_apart(tmp_path):
     assert "the most with qwen3-4b 1 × 1,024, 15 drafted:" in page and "## qwen3-8b, 7 drafted: phases and heads" in page
 
 
-SHIPPED = sorted((data_root() / "measurements").glob("*/*-round.parquet"))
+SHIPPED = [path for name in ("*-round.parquet", "*-round-*-c*.parquet") for path in sorted((data_root() / "measurements").glob(f"*/{name}"))]
+"""All concurrencies and contexts, and what was measured again since the GPU throttled."""
 PAGE = data_root().parent / "docs" / "measured-rounds.md"
 
 
 def test_the_coefficients_that_ship_are_those_of_the_shipped_record():
-    frame, gpu = read_rounds(SHIPPED[-1:], None)
+    frame, gpu = read_rounds(SHIPPED, None)
     fitted, shipped = fit_passes(gpu, measured_parts(frame)), load_rates(gpu)
     assert asdict(shipped) == pytest.approx(asdict(fitted), rel=0.005), "make them again: python -m benchmarks.round --describe RECORD"
     compared = compare_rounds(gpu, frame)
     assert all(compared.median_error(phase) < 0.1 for phase in ("verify", "backbone", "base_logits", "head", "round"))  # the goal, held out by target
 
 
-def test_the_page_of_the_shipped_record_is_what_it_says():
-    frame, gpu = read_rounds(SHIPPED[-1:], None)
-    assert PAGE.read_text("utf-8") == markdown(compare_rounds(gpu, frame)), f"make it again: wts-lab rounds {SHIPPED[-1].name} --out docs/{PAGE.name}"
+def test_the_page_of_the_shipped_records_is_what_they_say():
+    frame, gpu = read_rounds(SHIPPED, None)
+    names = " ".join(path.name for path in SHIPPED)
+    assert PAGE.read_text("utf-8") == markdown(compare_rounds(gpu, frame)), f"make it again: wts-lab rounds {names} --out docs/{PAGE.name}"

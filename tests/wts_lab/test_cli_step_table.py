@@ -145,8 +145,16 @@ def test_sglang_loads_the_table_of_the_rounds_that_ship(target, tmp_path, contra
     assert ("left out" in told.stderr) is (len(times_us) < 5) and all(f"{part.key.concurrency} requests" in told.stderr for part in thinned)
 
 
-LENGTHS = sorted((data_root() / "measurements").glob("*/*-round-lengths-*.parquet"))
-"""Records of rounds of two block lengths, of one target each."""
+LENGTHS, FALLING = (sorted((data_root() / "measurements").glob(f"*/*-round-lengths-{name}.parquet")) for name in ("4b", "8b"))
+"""Records of rounds of two block lengths, of one target each. Of Qwen3-8B a pass that verifies 8 tokens took longer than one of 16, so there is no table of it."""
+
+
+@pytest.mark.parametrize("form", ["additive", "tensorrt"])
+@pytest.mark.parametrize("record_path", FALLING, ids=lambda path: path.stem)
+def test_passes_that_get_shorter_with_more_tokens_make_no_table(record_path, form, tmp_path):
+    out = tmp_path / "table.json"
+    said = run("step-table", str(record_path), "--head", "dspark-qwen3-8b", "--context", "1024", "--format", form, "--out", str(out))
+    assert said.exit_code == 2 and "error: the part of tokens fall by 219 us as the batch grows" in said.stderr and not out.exists()
 
 
 @pytest.mark.parametrize("record_path", LENGTHS, ids=lambda path: path.stem)
