@@ -173,7 +173,7 @@ def doctor(
 
 
 def app(
-    state: Annotated[Path | None, path_option("--state", "A request that the explorer saved; its default if left out.")] = None,
+    state: Annotated[Path | None, path_option("--state", "A state that a panel saved, in which it opens; the explorer if left out.")] = None,
     port: Annotated[int, typer.Option("--port", help="Port of the page on this machine.")] = 8866,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:

@@ -18,7 +18,7 @@ def serve(state: Path | None, port: int, browser: bool) -> None:
     """Serve until it is interrupted.
 
     Args:
-        state: a file that the explorer saved.
+        state: a file that one of the panels saved.
         port: on this machine.
         browser: whether to open the page in one.
 
@@ -41,17 +41,23 @@ def serve(state: Path | None, port: int, browser: bool) -> None:
 
 
 def page_notebook(state: Path | None) -> dict:
-    """A notebook whose only cell shows all panels, the explorer in the state of a file, and writes into `out/` of the present folder.
+    """A notebook whose only cell shows all panels, one of them in the state of a file, and writes into `out/` of the present folder.
 
-    Raises BadInput where the file is no state of the explorer.
+    Raises BadInput where the file is no state of a panel.
     """
     from wts_lab.ui.requests import ExplorerRequest
 
-    request = ExplorerRequest() if state is None else ExplorerRequest.load(state)
+    if state is None:
+        request = ExplorerRequest()
+    else:
+        from wts_lab.ui.app import load_state
+
+        request = load_state(state)
+    kind = type(request)
     source = (
         "from wts_lab.ui.app import lab_app\n"
-        "from wts_lab.ui.requests import ExplorerRequest\n"
-        f"page, handles = lab_app(ExplorerRequest.from_json({request.to_json()!r}), out={str(Path.cwd() / 'out')!r})\n"
+        f"from {kind.__module__} import {kind.__name__}\n"
+        f"page, handles = lab_app({kind.__name__}.from_json({request.to_json()!r}), out={str(Path.cwd() / 'out')!r})\n"
         "page"
     )
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}

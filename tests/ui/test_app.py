@@ -13,8 +13,9 @@ pytest.importorskip("plotly")
 from cost_model.errors import BadInput
 from tests.synthetic_records import write_synthetic
 from wts_lab import page
-from wts_lab.ui.app import TITLES, lab_app
-from wts_lab.ui.requests import PLANNED, ExplorerRequest
+from wts_lab.ui.app import TITLES, lab_app, load_state
+from wts_lab.ui.decision_request import DecisionRequest
+from wts_lab.ui.requests import PLANNED, ExplorerRequest, PanelRequest, PlacementRequest
 
 
 def test_a_tab_opens_on_the_walk_of_the_tab_before(tmp_path: Path) -> None:
@@ -44,6 +45,39 @@ def test_the_page_is_a_notebook_of_one_cell_in_the_saved_state(tmp_path: Path) -
     names: dict = {}
     exec(cell["source"].rsplit("\n", 1)[0], names)
     assert names["handles"]["Explore"].request == ExplorerRequest(batch=4, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("title", "state"),
+    [("Explore", ExplorerRequest(steps=3, pinned=(PanelRequest(),))), ("Run", PanelRequest(steps=3)), ("Place", PlacementRequest(placement="8,40,32,0,0")),
+     ("Decide", DecisionRequest(accepted_length="4:3:5", ranks=2))],
+)  # fmt: skip
+def test_every_panel_s_state_comes_back_in_its_tab(title: str, state: PanelRequest, tmp_path: Path) -> None:
+    assert load_state(state.save(tmp_path / "state.json")) == state
+    (cell,) = page.page_notebook(tmp_path / "state.json")["cells"]
+    names: dict = {}
+    exec(cell["source"].rsplit("\n", 1)[0], names)
+    assert list(names["handles"]) == [title] and names["handles"][title].request == state
+    assert names["page"].titles[names["page"].selected_index] == title
+
+
+def test_the_tabs_about_a_saved_state_open_on_its_walk(tmp_path: Path) -> None:
+    tab, opened = lab_app(DecisionRequest(steps=5, accepted_length="2"), records=write_synthetic(tmp_path / "records"), out=tmp_path)
+    tab.selected_index = 0
+    assert opened["Explore"].request.steps == 5 and opened["Decide"].request.accepted_length == "2"
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('{"steps": 3}', None), ('{"steeps": 3}', "'steeps' is not possible; allowed: the fields that the tabs Explore, Run, Place, Decide save"),
+    ('{"pinned": [], "placement": "planned"}', "the fields of one of the tabs"), ("[1]", "a JSON object"), ("{", "The text is not JSON"), ('{"steps": 99}', "1 to 32"),
+])  # fmt: skip
+def test_an_edited_state_is_taken_or_refused_with_what_is_allowed(text: str, said: str | None, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(text)
+    if said is None:
+        assert load_state(tmp_path / "state.json") == ExplorerRequest(steps=3)
+    else:
+        with pytest.raises(BadInput, match=said):
+            load_state(tmp_path / "state.json")
 
 
 def test_what_cannot_be_served_is_refused_and_a_missing_voila_is_told_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

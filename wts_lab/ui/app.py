@@ -11,6 +11,7 @@ from cost_model.errors import BadInput
 from wts_lab.ui.decider import decision_panel
 from wts_lab.ui.decision_request import WALK, DecisionRequest
 from wts_lab.ui.explorer import explorer_panel
+from wts_lab.ui.fields import RequestError, read_values
 from wts_lab.ui.panels import quickstart_panel
 from wts_lab.ui.placer import placement_panel
 from wts_lab.ui.requests import PLANNED, ExplorerRequest, PanelRequest, PlacementRequest
@@ -18,28 +19,57 @@ from wts_lab.ui.requests import PLANNED, ExplorerRequest, PanelRequest, Placemen
 if TYPE_CHECKING:
     import ipywidgets
 
-TITLES = ("Explore", "Run", "Place", "Decide")
+KINDS = {"Explore": ExplorerRequest, "Run": PanelRequest, "Place": PlacementRequest, "Decide": DecisionRequest}
+"""Tab -> kind of its state."""
+
+TITLES = tuple(KINDS)
 
 
-def lab_app(request: ExplorerRequest | None = None, *, records: Path | None = None, out: Path | str = "out") -> tuple[ipywidgets.Widget, dict[str, Any]]:
+def load_state(path: Path | str) -> PanelRequest:
+    """The request that one of the tabs saved to a file: of the kind that has just its fields, or else of the first that has them all.
+
+    Raises:
+        RequestError: it cannot be read, or is no state of a tab.
+    """
+    values = read_values(path)
+    if isinstance(values, dict):
+        names = {kind: {each.name for each in fields(kind)} for kind in KINDS.values()}
+        fitting = [kind for kind in names if names[kind] == set(values)] or [kind for kind in names if names[kind] >= set(values)]
+        if fitting:
+            return fitting[0].from_values(values)
+        unknown = sorted(set(values) - set.union(*names.values()))
+        if not unknown:
+            raise RequestError("request", ", ".join(values), f"the fields of one of the tabs {', '.join(TITLES)}", "Save a tab's state and edit that.")
+        raise RequestError("request", unknown[0], f"the fields that the tabs {', '.join(TITLES)} save", "Remove the unknown field.")
+    return ExplorerRequest.from_values(values)
+
+
+def lab_app(request: PanelRequest | None = None, *, records: Path | None = None, out: Path | str = "out") -> tuple[ipywidgets.Widget, dict[str, Any]]:
     """Build the page; returns its widget, and the handles of the tabs opened so far by their titles.
 
     Args:
-        request: what the explorer shows first.
+        request: state of the tab that is shown first; the explorer's usual one by default.
         records: folder of recorded runs; those that ship with the lab by default.
         out: folder for what the panels write.
     """
     import ipywidgets as widgets
 
-    builders: dict[str, Callable[[PanelRequest], tuple[Any, Any]]] = {
-        "Explore": lambda walk: explorer_panel(request or ExplorerRequest(**vars(walk)), out=out),
-        "Run": lambda walk: quickstart_panel(walk, records=records, out=Path(out) / "records"),
-        "Place": lambda walk: placement_panel(PlacementRequest(**vars(walk)), records=records, out=out),
-        "Decide": lambda walk: decision_panel(DecisionRequest.about(walk), records=records, out=out),
+    builders: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+        "Explore": lambda state: explorer_panel(state, out=out),
+        "Run": lambda state: quickstart_panel(state, records=records, out=Path(out) / "records"),
+        "Place": lambda state: placement_panel(state, records=records, out=out),
+        "Decide": lambda state: decision_panel(state, records=records, out=out),
     }
     opened: dict[str, Any] = {}
     tab = widgets.Tab([widgets.VBox() for _ in TITLES], titles=TITLES)
     walk = PanelRequest()
+    first = next(title for title, kind in KINDS.items() if request is None or type(request) is kind)
+
+    def opening(title: str) -> PanelRequest:
+        """The state in which a tab opens: the one that was given, or the usual one about the walk."""
+        if request is not None and title == first:
+            return request
+        return DecisionRequest.about(walk) if title == "Decide" else KINDS[title](**vars(walk))
 
     def show(place: int, before: int | None) -> None:
         nonlocal walk
@@ -47,7 +77,7 @@ def lab_app(request: ExplorerRequest | None = None, *, records: Path | None = No
         if before is not None:
             walk = carried(walk, opened[TITLES[before]].request)
         if title not in opened:
-            panel, opened[title] = builders[title](walk)
+            panel, opened[title] = builders[title](opening(title))
             tab.children[place].children = (panel,)
             return
         form = opened[title].form
@@ -56,7 +86,8 @@ def lab_app(request: ExplorerRequest | None = None, *, records: Path | None = No
         except BadInput as error:
             form.say(f"This tab stays as it was: {error}", is_error=True)
 
-    show(0, None)
+    tab.selected_index = TITLES.index(first)
+    show(tab.selected_index, None)
     tab.observe(lambda change: show(change["new"], change["old"]), names="selected_index")
     return tab, opened
 

@@ -81,11 +81,7 @@ class Request:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The request that `to_json` wrote.  Raises RequestError for unknown keys, other types or values out of range."""
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise RequestError("request", text[:40], "a JSON object", f"The text is not JSON: {error}.") from None
-        return cls.from_values(values)
+        return cls.from_values(values_of_json(text))
 
     @classmethod
     def from_values(cls, values: object) -> Self:
@@ -105,11 +101,24 @@ class Request:
     @classmethod
     def load(cls, path: Path | str) -> Self:
         """The request in a file.  Raises RequestError where it cannot be read or is none."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RequestError("path", str(path), "a file that a panel saved", f"{error}.") from None
-        return cls.from_json(text)
+        return cls.from_values(read_values(path))
+
+
+def values_of_json(text: str) -> object:
+    """The plain values of a JSON text.  Raises RequestError where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError("request", text[:40], "a JSON object", f"The text is not JSON: {error}.") from None
+
+
+def read_values(path: Path | str) -> object:
+    """The plain values of a file that a panel saved.  Raises RequestError where it cannot be read."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError("path", str(path), "a file that a panel saved", f"{error}.") from None
+    return values_of_json(text)
 
 
 def describe(request_type: type) -> dict[str, FieldSpec]:
