@@ -167,7 +167,7 @@ RING_PARAMETERS = ("ring_latency_us", "ring_latency_hbm_us")
 def step_parameters(words: WalkWords) -> tuple[str, ...]:
     """Names of the parameters that the terms of a step use."""
     kernel = words.kernel
-    names = ["exchange_us", "exchange_growth", "exchange_wide_ratio", "led_row_us", "l2_latency_us", "shared_read_bytes_per_s_per_sm", "fused_overhead_us", "stream_efficiency", "read_curve_scale"]
+    names = ["exchange_us", "exchange_growth", "exchange_crowding", "exchange_wide_ratio", "led_row_us", "l2_latency_us", "shared_read_bytes_per_s_per_sm", "fused_overhead_us", "stream_efficiency", "read_curve_scale"]
     names += GROUP_PARAMETERS if kernel.grouped else (MMA_PARAMETER[words.precision], "epilogue_cycles_per_accumulator")
     names += RING_PARAMETERS if kernel.quads == 1 else ()
     names += ("hbm_latency_us", "hbm_read_bytes_per_s") if words.cold_weights else ()
@@ -193,7 +193,7 @@ def moving_parameters(names: Iterable[str], case: FusedCase) -> tuple[str, ...]:
     """Return those of the names that can change the time of a case at all."""
     sizes, words = case.sizes, case.words
     matters = {
-        "exchange_growth": _any(sizes.batch > 1), "exchange_wide_ratio": _any(case.wide), "led_row_us": _any(sizes.batch > sizes.warps),
+        "exchange_growth": _any(sizes.batch > 1), "exchange_crowding": _any(sizes.batch > terms.SCHEDULERS_PER_SM), "exchange_wide_ratio": _any(case.wide), "led_row_us": _any(sizes.batch > sizes.warps),
         **dict.fromkeys((*RING_PARAMETERS, "stream_efficiency"), _any(case.streamed_bytes)),
         "hbm_latency_us": words.cold_weights or case.recurrent is not None, "graph_node_us": _any(sizes.launches > 1),
     }
@@ -342,7 +342,7 @@ def _logits_us(values: Mapping[str, float], case: FusedCase) -> Number:
 def _agreement(values: Mapping[str, float], case: FusedCase, one_word_us: Number) -> Group:
     """The exchange, and what warps that do not exchange words do meanwhile: noise of the next step, products of the state."""
     kernel, sizes = case.words.kernel, case.sizes
-    group: dict[str, Number] = {"exchange": terms.exchange_us(one_word_us, smaller(sizes.batch, sizes.warps), values["exchange_growth"])}
+    group: dict[str, Number] = {"exchange": terms.exchange_us(one_word_us, smaller(sizes.batch, sizes.warps), values["exchange_growth"], values["exchange_crowding"])}
     idle = idle_warps(kernel, sizes.warps)
     if case.recurrent is not None and case.recurrent.state_size is not None:
         group["state_products"] = recurrence.state_products_us(values, case.recurrent, sizes, kernel.rows, idle, case.clock_mhz)

@@ -43,6 +43,7 @@ CALIBRATED_PARAMETERS = MappingProxyType({
     "graph_node_us": "one more kernel node in a graph",
     "hbm_read_bytes_per_s": "reading far more than L2 holds",
     "exchange_growth": "each further row that warps exchange side by side, of the time of one word",
+    "exchange_crowding": "the same beyond the fourth, from which on two warps share a scheduler, on top",
     "exchange_wide_ratio": "exchange of 64-bit words over that of 32-bit ones",
     "ring_latency_us": "a turn of a ring of copies beyond its bytes, from L2",
     "ring_latency_hbm_us": "the same from HBM",

@@ -237,6 +237,7 @@ _RULES: Mapping[str, Rule] = {
     "noise_bound_instructions": _SAME,
     "epilogue_cycles_per_accumulator": _SAME,
     "exchange_growth": _SAME,
+    "exchange_crowding": _SAME,
     "exchange_wide_ratio": _SAME,
     "instruction_cycles": _SAME,
     "ring_latency_us": _SAME,

@@ -195,18 +195,20 @@ def _of_advance(gpu: Gpu, phases: Sequence[Part]) -> dict[str, Figure]:
 
 
 def _of_agreement(gpu: Gpu, parts: Sequence[Part]) -> dict[str, Figure]:
-    """Further rows that warps exchange side by side, of the time of one word: least squares of the line through the part of one row; and further rows of a
-    leader. The bare exchange grows otherwise: nothing but looks stands between its words."""
+    """Further rows that warps exchange side by side, of the time of one word, up to a warp a scheduler and beyond; and further rows of a leader. The bare
+    exchange grows otherwise: nothing but looks stands between its words."""
     of = {(part.case.sizes.batch, rounded_up(part.case.sizes.batch, part.case.sizes.warps)): part for part in parts if part.is_markov}
     single = {batch: part for (batch, led), part in of.items() if led == 1}
     if 1 not in single or len(single) < 2:
         return {}
     one_us, most = resolve(gpu).values["exchange_us"], max(single)
-    further = {batch - 1: (part.step_us - single[1].step_us) / one_us for batch, part in single.items() if batch > 1}
-    growth = sum(rows * longer for rows, longer in further.items()) / sum(rows**2 for rows in further)
-    left = sum((longer - rows * growth) ** 2 for rows, longer in further.items()) / max(1, len(further) - 1)
-    figure = _figure([max(growth, 0.0)], "ratio", "walk_exchange, by rows side by side", list(single.values()))
-    found = {"exchange_growth": replace(figure, standard_error=max(figure.standard_error, (left / sum(rows**2 for rows in further)) ** 0.5))}
+    further = {batch: (part.step_us - single[1].step_us) / one_us for batch, part in single.items() if batch > 1}
+    growths = [longer / (batch - 1) for batch, longer in further.items() if batch <= terms.SCHEDULERS_PER_SM] or [longer / (batch - 1) for batch, longer in further.items()]
+    found = {"exchange_growth": _figure([max(one, 0.0) for one in growths], "ratio", "walk_exchange, by rows side by side", list(single.values()))}
+    growth = found["exchange_growth"].value
+    crowded = [(longer - growth * (batch - 1)) / (batch - terms.SCHEDULERS_PER_SM) for batch, longer in further.items() if batch > terms.SCHEDULERS_PER_SM]
+    if crowded:
+        found["exchange_crowding"] = _figure([max(one, 0.0) for one in crowded], "ratio", "walk_exchange, by rows beyond a warp a scheduler", list(single.values()))
     several = [(part, (part.step_us - single[most].step_us) / (led - 1)) for (_, led), part in of.items() if led > 1]
     if several:
         found["led_row_us"] = _figure([max(one, 0.0) for _, one in several], "us", "walk_exchange, by rows of a leader", [part for part, _ in several])

@@ -280,9 +280,10 @@ SHARED_LATENCY_CYCLES = 30
 """Load from shared memory: 28 to 30 cycles (Luo et al. 2024, table of load latencies)."""
 
 
-def exchange_us(one_word_us: Number, rows_together: Number, growth: Number) -> Number:
-    """All blocks agree on the winners of rows that warps exchange side by side, one each: one_word × (1 + growth × (rows − 1))."""
-    return one_word_us * (1.0 + growth * (rows_together - 1))
+def exchange_us(one_word_us: Number, rows_together: Number, growth: Number, crowding: Number) -> Number:
+    """All blocks agree on the winners of rows that warps exchange side by side, one each:
+    one_word × (1 + growth × (rows − 1) + crowding × max(0, rows − 4 schedulers)), since from the fifth row on two of these warps share a scheduler."""
+    return one_word_us * (1.0 + growth * (rows_together - 1) + crowding * larger(rows_together - SCHEDULERS_PER_SM, 0))
 
 
 def led_rows_us(led_rows: Number, row_us: Number) -> Number:

@@ -19,7 +19,7 @@ from cost_model.recorded import case_of_series
 from cost_model.workload import Workload
 from tests.cost_model.walk_examples import QWEN, series_key, study_h200
 
-TRUTH = {"epilogue_cycles_per_accumulator": (33.0, "cycle"), "exchange_growth": (0.07, "ratio"), "instruction_cycles": (5.0, "cycle"), "led_row_us": (0.6, "us"),
+TRUTH = {"epilogue_cycles_per_accumulator": (33.0, "cycle"), "exchange_growth": (0.07, "ratio"), "exchange_crowding": (0.02, "ratio"), "instruction_cycles": (5.0, "cycle"), "led_row_us": (0.6, "us"),
          **{f"tile_rest_{rows}_us": (rest_us, "us") for rows, rest_us in ((1, 0.3), (2, 0.4), (4, 0.6), (8, 0.1), (16, 0.2), (32, 0.5))},
          "group_slot_cycles": (180.0, "cycle"), "group_quad_cycles": (120.0, "cycle"), "noise_bound_instructions": (120.0, "instruction"), "position_product_us": (7.0, "us"), "small_kernel_us": (1.2, "us")}
 STUDY = study_h200()
@@ -104,7 +104,7 @@ def test_constants_come_back_from_parts_that_obey_the_model():
 
 
 def test_parts_that_are_not_recorded_fix_nothing():
-    assert part_figures(STUDY, part_rows(kinds=("markov",), probes=(AGREEMENT,))).keys() == {"led_row_us", "exchange_growth"}
+    assert part_figures(STUDY, part_rows(kinds=("markov",), probes=(AGREEMENT,))).keys() == {"led_row_us", "exchange_growth", "exchange_crowding"}
     assert part_figures(STUDY, part_rows(kinds=("gated",))) == {}, "a part is compared with a Markov head's"
     assert "epilogue_cycles_per_accumulator" not in part_figures(STUDY, part_rows(probes=(TILES, AGREEMENT)))
 
@@ -124,15 +124,15 @@ def test_phases_of_warpgroups_that_scatter_fix_nothing():
     assert not part_figures(STUDY, frame).keys() & set(GROUP_PARAMETERS)
 
 
-def test_the_agreement_of_further_rows_grows_along_the_line_that_misses_them_least():
-    frame = part_rows(probes=(AGREEMENT,))
+def test_rows_beyond_a_warp_a_scheduler_have_a_growth_of_their_own():
+    frame = part_rows(kinds=("markov",), probes=(AGREEMENT,))
     longer = (frame["probe"] == AGREEMENT) & (frame["batch"] == 8)
-    frame.loc[longer, "samples_us"] = pd.Series([[one + steps * 7 * 0.03 * 0.8 for one in samples] for steps, samples in zip(frame.loc[longer, "steps"], frame.loc[longer, "samples_us"])],
+    frame.loc[longer, "samples_us"] = pd.Series([[one + steps * 4 * 0.05 * 0.8 for one in samples] for steps, samples in zip(frame.loc[longer, "steps"], frame.loc[longer, "samples_us"])],
                                                 index=frame.index[longer])
-    found = part_figures(STUDY, frame)["exchange_growth"]
-    assert found.value == pytest.approx((3 * 3 * 0.07 + 7 * 7 * 0.10) / 58)
-    left = (3 * (found.value - 0.07)) ** 2 + (7 * (found.value - 0.10)) ** 2
-    assert found.standard_error == pytest.approx((left / 58) ** 0.5)
+    found = part_figures(STUDY, frame)
+    assert found["exchange_growth"].value == pytest.approx(0.07) and found["exchange_crowding"].value == pytest.approx(0.02 + 0.05)
+    found = part_figures(STUDY, frame[frame["batch"] != 4])
+    assert found["exchange_growth"].value == pytest.approx(0.07 + 4 / 7 * 0.07) and found["exchange_crowding"].value == pytest.approx(0, abs=1e-9), "one line where four rows are not recorded"
 
 
 def test_several_readings_by_warps_share_their_rest(monkeypatch):

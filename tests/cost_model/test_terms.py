@@ -169,7 +169,8 @@ def test_instructions_of_recurrent_heads():
 
 
 def test_exchange_grows_with_the_rows_that_are_exchanged_side_by_side():
-    assert terms.exchange_us(0.8, 1, 0.06) == 0.8 and terms.exchange_us(0.8, 8, 0.06) == pytest.approx(0.8 * 1.42)
+    assert terms.exchange_us(0.8, 1, 0.06, 0.1) == 0.8 and terms.exchange_us(0.8, 4, 0.06, 0.1) == pytest.approx(0.8 * 1.18)
+    assert terms.exchange_us(0.8, 8, 0.06, 0.1) == pytest.approx(0.8 * 1.82), "from the fifth on two share a scheduler"
 
 
 def test_floor_of_an_exchange_is_two_trips_to_l2():
