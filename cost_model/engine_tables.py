@@ -233,7 +233,8 @@ def _rising(what: str, values_us: Sequence[float], noise_us: float, flat: bool =
     levelled = [float(value) for value in numpy.maximum.accumulate(values_us)]
     fall_us = max(top - value for top, value in zip(levelled, values_us, strict=True))
     if fall_us > noise_us:
-        raise StepTableRefused(f"{what} fall by {fall_us:.3g} us as the batch grows, and steps repeat within {noise_us:.3g} us; measure again")
+        raise StepTableRefused(f"{what} fall by {fall_us:.3g} us as the batch grows, and steps repeat within {noise_us:.3g} us, so it is no noise; "
+                               "a scheduler would take more work for less. Record other batches or block lengths")  # fmt: skip
     if not flat and levelled[-1] - levelled[0] <= noise_us:
         raise StepTableRefused(f"{what} span {levelled[-1] - levelled[0]:.3g} us, not above the measured noise of {noise_us:.3g} us; "
                                "by a flat table every token looks free. Measure more processes or larger batches")  # fmt: skip
