@@ -1,11 +1,19 @@
-"""`python -m wts_lab` is the command line of `wts_lab.cli`."""
+"""`wts-lab` and `python -m wts_lab`: the command line of `wts_lab.cli`, from its first import on."""
 
 import sys
 
-if __name__ == "__main__":
-    try:
-        from wts_lab.cli import main
+from wts_lab.endings import EXIT_INTERRUPTED
 
-        main()
+
+def main() -> None:
+    """Run the command line and leave with its exit status."""
+    try:
+        from wts_lab.cli import main as run
+
+        run()
     except KeyboardInterrupt:  # while modules are still being imported
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

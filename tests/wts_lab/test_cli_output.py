@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def status_of(error: BaseException) -> int:
 def test_an_interrupt_says_what_was_kept(capsys):
     assert status_of(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "wts-lab: interrupted: parts are kept in x\n"
+
+
+def test_an_interrupt_during_the_imports_is_no_traceback(monkeypatch):
+    from types import SimpleNamespace
+
+    from wts_lab import __main__ as program
+
+    monkeypatch.setitem(sys.modules, "wts_lab.cli", SimpleNamespace(main=lambda: (_ for _ in ()).throw(KeyboardInterrupt)))
+    with pytest.raises(SystemExit) as raised:
+        program.main()
+    assert raised.value.code == 130
 
 
 def test_a_measurement_that_was_stopped_says_how_to_go_on(capsys):
