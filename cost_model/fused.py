@@ -128,8 +128,8 @@ def fused_case(gpu: Gpu, curve: BandwidthCurve, words: WalkWords, sizes: WalkSiz
     touched = streamed + (STEPS_AHEAD if kernel.quads == 1 else 1) * logits
     l2_bytes = gpu.value("l2_bytes") if gpu.has("l2_bytes") else 0.0
     fade = fade_of(curve)
-    passing = logits * sizes.steps
-    recurrent = recurrent_case(kernel.head, words.precision, sizes, curve, terms.away_share(matrix, passing, l2_bytes / fade))
+    away = 0.0 if kernel.head == "markov" else terms.away_share(matrix, logits * sizes.steps, l2_bytes / fade)
+    recurrent = recurrent_case(kernel.head, words.precision, sizes, curve, away)
     dense = gpu.value("int8_dense_ops_per_s") / gpu.value("sm_count") if kernel.grouped else 0.0
     return FusedCase(
         words=words, sizes=sizes, quads=quads,
