@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 
 from cost_model import terms
 from cost_model.engines import UnknownImplementation, load_engine
@@ -17,14 +18,19 @@ from cost_model.fit import SeriesKey, StepFit
 from cost_model.gpu import Gpu, require_same_gpu
 from cost_model.head import Head, walked_shape
 from cost_model.options import Option, gather_options, taken_path
-from cost_model.predict import Prediction
+from cost_model.placement import DEFAULT_WARPS, PlanError, plan
+from cost_model.predict import Prediction, fused_request
 from cost_model.round import Round, RoundGain, break_even_rest_us, break_even_steps, break_even_verify_us, round_gain
 from cost_model.settings import (  # noqa: F401  (the settings' own names are part of this module's interface)
     INCONCLUSIVE, KEEP, MEASURED_HERE, NO_GAIN, NO_SOURCE, PREDICTED, RESIDENT, STREAMING, SWITCH, VERDICTS, Settings, SettingsError,
     SettingsMismatch, fingerprint, load_settings, read_settings, write_settings,
 )
 from cost_model.units import format_bytes, format_interval_us, format_percent, format_us
-from cost_model.workload import OURS, Workload
+from cost_model.workload import OURS, PRECISIONS, Workload
+
+FUSED_MODES = ("resident", "streaming")
+FEWER_WARPS = (6, 4, 3, 2)
+"""Warps of a block that leave more shared memory to each than the planner's usual number, and would be tried by hand."""
 
 LEAST_GAIN = 0.01
 """Gain for which the break-even round is stated."""
@@ -115,7 +121,8 @@ def decide(gpu: Gpu, head: Head, workload: Workload, predictions: Iterable[Predi
     taken, fastest = taken_path(engine, predictions), engine[0] if engine else None
     best = fused[0] if fused else None
     gain, over_taken = (_gain(round, baseline, best) for baseline in (fastest, taken))
-    verdict, chosen, reasons = _verdict(fused, engine, taken, round)
+    unplaced = _unplaced(gpu, head, workload, taken, fastest) if taken and fastest and not fused else None
+    verdict, chosen, reasons = unplaced or _verdict(fused, engine, taken, round)
     reasons += _end_to_end(taken, fastest, best, gain, over_taken, round) + _context(head, chosen, taken, fastest, best)
     memory = extra_memory_bytes(head, chosen.mode, chosen.precision) if chosen else 0
     saving = (None, None, None)
@@ -159,6 +166,27 @@ def _verdict(fused: list[Option], engine: list[Option], taken: Option | None, ro
             return *stay, [f"{_baseline(fastest)}, takes {fastest.told} a call, {taken.name}, which it takes here, {taken.told}", reason]
         return verdict, taken, [reason]
     return _deploy(fused, fastest)
+
+
+def _unplaced(gpu: Gpu, head: Head, workload: Workload, taken: Option, fastest: Option) -> tuple[str, Option, list[str]] | None:
+    """The same where no fused walk was predicted since none has a place on the GPU: then the engine's path stays, unless fewer warps make room for one.
+
+    None where there is a place, or where facts are missing that tell.
+    """
+    asked, shortage = [replace(workload, precision=precision) for precision in reversed(PRECISIONS)], None
+    for warps in (DEFAULT_WARPS, *FEWER_WARPS):
+        for one, mode in product(asked, FUSED_MODES):
+            try:
+                request = fused_request(gpu, head, one)
+                plan(gpu, request.head, one.precision, mode, grid_blocks=request.grid_blocks, warps=warps, **request.built)
+            except PlanError as error:
+                shortage = shortage or str(error)
+            except BadInput:
+                return None
+            else:
+                told = f"a {mode} walk in {one.precision} has a place with {warps} warps a block, which nobody predicted or measured; `wts-lab tune --warps {warps}` measures it"
+                return (INCONCLUSIVE, taken, [shortage, told]) if shortage else None
+    return *_stay(taken, fastest), [f"no fused walk of this shape has a place on {gpu.id}: {shortage}"]
 
 
 def _stay(taken: Option, fastest: Option) -> tuple[str, Option]:

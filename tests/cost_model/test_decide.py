@@ -76,6 +76,26 @@ def test_a_path_that_a_record_names_by_its_kernel_is_the_path_of_the_catalogue()
     assert [(option.variant, option.measured) for option in decision.options if option.is_engine] == [("sample", True), ("greedy", True)]
 
 
+def cramped(bytes_of_a_block):
+    """An RTX 4090 whose blocks have so much shared memory."""
+    gpu = load_gpu("rtx-4090", calibrated=False)
+    return gpu.with_figures({"smem_bytes_per_block_optin": replace(gpu.figures["smem_bytes_per_block_optin"], value=bytes_of_a_block)})
+
+
+def test_a_walk_that_has_no_place_leaves_the_engine_its_path():
+    """Latents of 32 rows of rank 512 alone take more than the block has."""
+    head, work, gpu = Head.markov(262_144, 512), Workload(batch=32), cramped(32_768)
+    decision = decide(gpu, head, work, [predict(gpu, head, replace(work, precision="bf16"), "stepwise")])
+    assert decision.verdict == KEEP and decision.settings.mode == "stepwise" and decision.settings.precision is None
+    assert "no fused walk of this shape has a place on rtx-4090: no resident placement" in decision.reasons[0] and "bytes of shared memory are needed" in decision.reasons[0]
+
+
+def test_a_walk_that_fewer_warps_make_room_for_is_not_decided_against():
+    head, work, gpu = Head.markov(262_144, 512), Workload(batch=32), cramped(101_376)
+    decision = decide(gpu, head, work, [predict(gpu, head, replace(work, precision="bf16"), "stepwise")])
+    assert decision.verdict == INCONCLUSIVE and "8 warps" in decision.reasons[0] and "`wts-lab tune --warps 6` measures it" in decision.reasons[1]
+
+
 def test_no_material_gain_when_the_end_to_end_interval_holds_zero():
     decision = verdict([], fits(resident=(28.8, 6), streaming=None, greedy=None, half_us=2), round=Round(300_000, 5_000, 3.5))
     assert decision.verdict == NO_GAIN and "includes 0" in decision.reasons[0]
