@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cost_model import terms
+from cost_model.elementwise import Number
 from cost_model.engines import EnginePath, load_engine
 from cost_model.errors import BadInput
 from cost_model.estimate import Z_95, GroupsOf, estimate  # noqa: F401  (the width of an interval is part of this module's interface)
@@ -22,7 +23,7 @@ from cost_model.head import Head, walked_shape
 from cost_model.parameters import DEFAULT_MODEL_ERROR, Parameter, Parameters, resolve
 from cost_model.parts import Parts, split, total_us
 from cost_model.placement import (
-    DEFAULT_WARPS, Kernel, Placement, PlanError, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed,
+    DEFAULT_WARPS, STAGING_TARGET_BYTES, Kernel, Placement, PlanError, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed,
 )
 from cost_model.stepwise import PRECISION, byte_rate, stepwise_case, stepwise_groups, stepwise_parameters
 from cost_model.walk_class import FEW_ROWS, walk_class
@@ -207,7 +208,7 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
     streams = placement.streamed_tiles > 0
-    unchecked = unchecked_parts(mode, head, workload, streams, placement.warps)
+    unchecked = unchecked_parts(mode, head, workload, streams, placement.warps, narrow_ring(placement, head.rank, workload.precision))
     moving = moving_parameters(of_entry, case), moving_parameters(of_step, case)
     return _assemble(
         lambda values: entry_groups(values, case), lambda values: step_groups(values, case), used, moving,
@@ -291,11 +292,19 @@ MOST_STREAMED_ROWS = 16
 than that streamed tiles are multiplied with eight quads, at once by warpgroups and in two readings by warps, and steps are off by up to a third."""
 
 
-def unchecked_parts(mode: str, head: Head, workload: Workload, streams: bool = False, warps: int = DEFAULT_WARPS) -> tuple[str, ...]:
-    """Name what of a fused walk's step the calibration is not fitted to; `streams`: whether any of its tiles do."""
+def narrow_ring(sizes: Placement | WalkSizes, rank: Number, precision: str) -> Number:
+    """Whether all tiles stream through a ring of a block that holds neither them nor STAGING_TARGET_BYTES, which the planner gives it where shared memory
+    allows; sizes may be arrays. Recorded steps with smaller rings are up to a tenth shorter than their size allows by the model."""
+    ring_bytes = sizes.staging_tiles * terms.tile_bytes(rank, precision)
+    return (sizes.tiles == sizes.streamed_tiles) & (sizes.staging_tiles < sizes.streamed_tiles) & (ring_bytes < STAGING_TARGET_BYTES)
+
+
+def unchecked_parts(mode: str, head: Head, workload: Workload, streams: bool = False, warps: int = DEFAULT_WARPS, narrow: bool = False) -> tuple[str, ...]:
+    """Name what of a fused walk's step the calibration is not fitted to; `streams`: whether any of its tiles do; `narrow`: whether its rings are."""
     parts = [f"{mode} {workload.precision}"] * ((mode, workload.precision) not in CHECKED_WAYS)
     parts += [f"{head.kind} heads"] * (head.kind not in CHECKED_KINDS)
     parts += [f"{warps} warps a block"] * (warps != DEFAULT_WARPS)
+    parts += ["all tiles through a small ring"] * narrow
     many = streams and workload.batch > MOST_STREAMED_ROWS and head.candidate_pool is None
     return (*parts, *([f"streams of {workload.batch} rows"] * many))
 

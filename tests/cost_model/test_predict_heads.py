@@ -13,8 +13,9 @@ from cost_model.head import Head, load_head
 from cost_model.parameters import resolve
 from cost_model.parts import split
 from cost_model.placement import Placement, PlanError, kernel_beside
-from cost_model.predict import NotModelled, fused_request, predict, walk_sizes
+from cost_model.predict import NotModelled, fused_request, narrow_ring, predict, walk_sizes
 from cost_model.published import load_published_times
+from cost_model.sweep import Grid, sweep
 from cost_model.workload import L2_STATES, ROUNDINGS, Workload
 from tests.cost_model.walk_examples import QWEN, study_h200
 
@@ -267,6 +268,25 @@ def test_what_no_record_has_checked_has_a_wide_interval_and_a_note(workload, kin
     prediction, checked = walk(kind, **workload), walk()
     assert f"the model is not fitted to records of this, so its interval is wide: {words}" in prediction.notes
     assert half(prediction) > 0.29 > 0.2 > half(checked)
+
+
+def test_all_tiles_through_a_small_ring_have_a_wide_interval_and_a_note_in_a_grid_too():
+    half = {}
+    for staging in (8, 16, 32, 72):
+        placement = Placement(8, 0, 0, 72, staging)
+        prediction = predict(STUDY, QWEN, Workload(), "streaming", placement=placement, ran=True)
+        half[staging] = prediction.step_us_high / prediction.step_us - 1
+        assert any("all tiles through a small ring" in note for note in prediction.notes) == (staging < 32)
+        assert narrow_ring(placement, 256, "int8x2") == (staging < 32)
+    assert half[16] > 0.29 > 0.2 > half[32], "128 KiB are what the planner gives a ring; one that holds all tiles is not narrow"
+    partly = predict(STUDY, QWEN, Workload(), "resident", placement=Placement(8, 32, 24, 16, 8), ran=True)
+    assert not partly.notes, "a ring beside resident tiles is checked"
+    few = GPUS["rtx-4090"]
+    made = sweep(Grid((few,), (QWEN, Head.markov(32_000, 64)), (("streaming", "int8x2"),)))
+    for number, head in enumerate((QWEN, Head.markov(32_000, 64))):
+        one = predict(few, head, Workload(), "streaming")
+        assert made.values["step_us_high"].reshape(-1)[number] == pytest.approx(one.step_us_high)
+        assert any("small ring" in note for note in one.notes) == (number == 0), "99 KiB of shared memory leave a ring of 64"
 
 
 def test_a_candidate_pool_widens_the_entry_alone():

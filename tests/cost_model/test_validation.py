@@ -19,8 +19,8 @@ from cost_model.walk_class import FEW_ROWS, WALK_CLASSES
 from tests.cost_model.walk_examples import series_key
 
 H200 = load_gpu("h200-sxm", calibrated=False)
-MOST_HALF_WIDTH = 0.12
-"""The goal is 0.08 (docs/cost-model.md says what keeps it)."""
+MOST_HALF_WIDTH = 0.10
+"""The goal is 0.08, which vocabularies meet; of batches, fewer are left to tell a class's error from (docs/cost-model.md)."""
 
 MOST_ERROR = 0.155
 """15 %, to the percent."""
@@ -92,14 +92,14 @@ def test_held_out_walks_meet_the_goals(hold_out, kind):
     found = points(hold_out)
     summed, described = accuracy(found), accuracy(point for point in found if is_described(point))
     assert {point.kind for point in found} == {kind}
-    assert summed.median_share <= 0.045 and 0.9 <= summed.inside_share <= 0.99 and summed.half_width_share <= MOST_HALF_WIDTH, summed
+    assert summed.median_share <= 0.035 and 0.9 <= summed.inside_share <= 0.99 and summed.half_width_share <= MOST_HALF_WIDTH, summed
     assert described.worst_share <= MOST_ERROR and described.points >= 0.8 * summed.points, described
     for name in WALK_CLASSES:
         of_class = [point for point in found if is_described(point) and class_of_series(point.series) == name]
         if len(of_class) >= ENOUGH_POINTS:
             assert accuracy(of_class).inside_share >= LEAST_INSIDE_OF_CLASS, name
         if name == FEW_ROWS:
-            assert accuracy(of_class).half_width_share <= 0.14 and len(of_class) >= 0.1 * summed.points
+            assert accuracy(of_class).half_width_share <= 0.11 and len(of_class) >= 0.1 * summed.points
 
 
 def test_grids_are_predicted_by_what_other_records_say():
