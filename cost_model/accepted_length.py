@@ -22,6 +22,7 @@ from typing import Any
 import numpy
 
 from cost_model.errors import BadInput
+from cost_model.files import why_unreadable
 from cost_model.workload import require_whole
 
 FIELDS = ("prompt", "drafted", "accepted")
@@ -242,7 +243,7 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                     except (ValueError, RecursionError) as error:
                         raise LogError(f"{path}, line {number}: is no JSON ({error})") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise LogError(f"{path}: cannot be read ({error})") from error
+        raise LogError(f"{path}: cannot be read ({why_unreadable(error)})") from error
 
 
 def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -258,7 +259,7 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             for batch in file.iter_batches(columns=list(FIELDS)):
                 yield from batch.to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
-        raise LogError(f"{path}: cannot be read ({error})") from error
+        raise LogError(f"{path}: cannot be read ({why_unreadable(error)})") from error
 
 
 def _checked(row: Any) -> tuple[str | int, int, int]:

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all: into a temporary file beside it, then renamed over it or linked where none is.
+"""Writing a file whole or not at all: into a temporary file beside it, then renamed over it or linked where none is; and why one cannot be read.
 
 Work that ends in a file asks `require_writable` before it begins.
 """
@@ -37,6 +37,11 @@ def write_whole(path: Path | str, write: Callable[[Path], None]) -> Path:
         finally:
             temporary.unlink(missing_ok=True)
     return path
+
+
+def why_unreadable(error: Exception) -> str:
+    """Why a file cannot be read, in words: that there is none without the system's number for it, anything else as it was told."""
+    return "no such file" if isinstance(error, FileNotFoundError) else str(error)
 
 
 def require_writable(path: Path | str | None, *, folder: bool = False) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_model.errors import BadInput
-from cost_model.files import write_text_whole
+from cost_model.files import why_unreadable, write_text_whole
 
 
 class FormError(BadInput):
@@ -61,7 +61,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise FormError(f"{path}: cannot be read ({error})") from error
+        raise FormError(f"{path}: cannot be read ({why_unreadable(error)})") from error
     if not isinstance(plain, dict):
         raise FormError(f"{path}: cannot be read (it holds no JSON object)")
     return plain

@@ -163,7 +163,7 @@ def test_files_that_are_no_logs_are_refused(tmp_path):
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     pandas.DataFrame({"prompt": [1], "drafted": [2]}).to_parquet(tmp_path / "less.parquet")
-    for name, message in [("torn.jsonl", "line 2: is no JSON"), ("empty.jsonl", "holds no round"), ("bytes.jsonl", "cannot be read"), ("none.jsonl", "cannot be read"),
+    for name, message in [("torn.jsonl", "line 2: is no JSON"), ("empty.jsonl", "holds no round"), ("bytes.jsonl", "cannot be read"), ("none.jsonl", "cannot be read .no such file."),
                           ("torn.parquet", "cannot be read"), ("less.parquet", "lacks the columns accepted"), ("log.csv", "one of .jsonl, .parquet")]:  # fmt: skip
         with pytest.raises(LogError, match=message):
             read_log(tmp_path / name)

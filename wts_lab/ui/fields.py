@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cost_model.errors import BadInput
-from cost_model.files import write_text_whole
+from cost_model.files import why_unreadable, write_text_whole
 
 
 class RequestError(BadInput):
@@ -117,7 +117,7 @@ def read_values(path: Path | str) -> object:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError("path", str(path), "a file that a panel saved", f"{error}.") from None
+        raise RequestError("path", str(path), "a file that a panel saved", f"It cannot be read: {why_unreadable(error)}.") from None
     return values_of_json(text)
 
 
