@@ -18,7 +18,7 @@ from cost_model.errors import BadInput  # noqa: E402
 from cost_model.paths import data_root  # noqa: E402
 
 EVIDENCE = sorted((data_root() / "notebooks").glob("*/*.ipynb"))
-LIVE_WORDS = re.compile(r"measured here|measured now on|run on NVIDIA")
+LIVE_WORDS = re.compile(r"measured here|(measured|stressed) now on|run on NVIDIA")
 """What a notebook says of something that was launched where it ran."""
 
 
