@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import stress as command
 from benchmarks.stress import stress_row
 from cost_model.errors import BadInput
-from cost_model.measurement import walk_row, write_walk
-from wts_lab import build
+from cost_model.measurement import frame_rows, read_walk, walk_row, write_walk
+from cost_model.workload import EXCHANGES
+from wts_lab import build, environment
 from wts_lab.abi import CONSTANTS
 from wts_lab.stress import LONG_ROUNDS, ROWS, SHORT_ROUNDS, VOLLEY, VOCAB_TILES, StressResult, build_stress, launch_plan, stress_exchange
 
@@ -53,6 +55,21 @@ def test_a_result_is_a_row_of_a_walk_record(tmp_path):
     assert row["tokens_match"] == 1 - 330 / 132_000
     shared = {"run_id": "r", "process_index": 0, "recorded_at_utc": "2026-01-31T12:00:00Z"}
     write_walk(tmp_path / "stress.parquet", [walk_row(**shared, **row)])
+
+
+@pytest.mark.parametrize(("mismatches", "status"), [(0, 0), (1, 1)])
+def test_the_command_records_every_kind_of_exchange_and_its_status_says_whether_all_were_clean(mismatches, status, tmp_path, monkeypatch, capsys):
+    def stressed(*, seconds, rows, wide, exchange, seed):
+        return StressResult(1000, mismatches * (rows == 4 and wide), 0, 132, (2.5, 3.5))
+
+    monkeypatch.setattr(command, "stress_exchange", stressed)
+    monkeypatch.setattr(environment, "require_device", lambda: None)
+    assert command.main(["--rows", "1", "4", "--gpu", "h200-sxm", "--out", str(tmp_path)]) == status
+    (path,) = tmp_path.glob("h200-sxm/*-stress.parquet")
+    rows = frame_rows(read_walk(path))
+    assert [(row["exchange"], row["variant"]) for row in rows] == [(place, f"walk-r{n}{wide}") for place in EXCHANGES for n in (1, 4) for wide in ("", "-wide")]
+    assert {row["tokens_match"] < 1 for row in rows if row["variant"] == "walk-r4-wide"} == {bool(mismatches)} and {row["run_id"] for row in rows} == {rows[0]["run_id"]}
+    assert capsys.readouterr().out.count("a round at best") == 8
 
 
 @pytest.mark.parametrize(
