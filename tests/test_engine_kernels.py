@@ -97,3 +97,23 @@ def test_without_a_gpu_the_command_says_what_is_missing(monkeypatch, tmp_path, c
     monkeypatch.setattr(environment, "require_device", refuse)
     assert bench.main(["--out", str(tmp_path)]) == 2
     assert "no GPU here" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_the_command_records_every_path_with_the_commit_given(monkeypatch, tmp_path) -> None:
+    from cost_model.measurement import frame_rows, read_walk
+    from wts_lab import environment
+
+    asked = []
+
+    def measured(case, repeats, engine_root):
+        asked.append((case.variant, repeats, engine_root))
+        return bench.kernel_rows(case, [("gemv", [3.0, 4.0]), (BETWEEN, [1.0, 1.5])])
+
+    monkeypatch.setattr(environment, "require_device", lambda: None)
+    monkeypatch.setattr(bench, "measure_case", measured)
+    assert bench.main(["--gpu", "h200-sxm", "--out", str(tmp_path), "--repeats", "2", "--sglang-root", "wheel", "--commit", "abc", "--no-dirty"]) == 0
+    (path,) = tmp_path.glob("h200-sxm/*-engine-kernels.parquet")
+    rows = frame_rows(read_walk(path))
+    assert len(rows) == 2 * len(bench.CASES) and asked[0][1:] == (2, "wheel")
+    assert {(row["git_commit"], row["git_dirty"], row["probe"]) for row in rows} == {("abc", False, "engine_kernel")}
+    assert bench.main(["--gpu", "h200-sxm", "--out", str(tmp_path)]) == 2, "a record is never written over"
