@@ -90,6 +90,14 @@ def test_a_bad_placement_is_refused_in_place_and_one_that_does_not_fit_is_explai
     assert handles.form.message.value == ""
 
 
+def test_a_choice_that_a_larger_vocabulary_outgrows_is_told_the_way_back(handles: PlacementHandles) -> None:
+    handles.controls["placement"].value = "8,40,32,0,0"
+    handles.controls["vocab_size"].value = 248_320
+    assert "holds 72 tiles" in handles.form.message.value and "Set the placement to planned, or to another one" in handles.form.message.value
+    handles.controls["placement"].value = PLANNED
+    assert handles.form.message.value == "" and handles.placed[0].predicted_us is not None
+
+
 def test_a_stepwise_walk_has_no_placement_and_says_so(handles: PlacementHandles) -> None:
     handles.controls["mode"].value = "stepwise"
     assert "Choose resident or streaming" in handles.form.message.value

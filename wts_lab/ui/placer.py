@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_model.errors import BadInput
+from cost_model.placement import PlanError
 from wts_lab import compare
 from wts_lab.placed import Placed, placed
 from wts_lab.ui.form import side_by_side
 from wts_lab.ui.handles import PanelHandles, panel_parts, take_away
 from wts_lab.ui.placement_figure import placements_spec
-from wts_lab.ui.requests import PlacementRequest, text_of_placement
+from wts_lab.ui.requests import PLANNED, PlacementRequest, text_of_placement
 from wts_lab.ui.step_figure import SHORT_BAR_WORDS, step_terms_spec
 from wts_lab.ui.tables import panel_html, placements_table
 from wts_lab.ui.tier_figure import memory_tiers_spec
@@ -72,7 +74,10 @@ def placement_panel(
 def _show(handles: PlacementHandles, request: PlacementRequest, records: Path | None) -> None:
     """Answer the request and show it.  Raises BadInput before anything was changed."""
     gpu, head, workload, chosen = request.load_gpu(), request.load_head(), request.workload(), request.load_placement()
-    rows = placed(gpu, head, workload, request.mode, chosen, records=records)
+    try:
+        rows = placed(gpu, head, workload, request.mode, chosen, records=records)
+    except PlanError as error:
+        raise error if chosen is None else BadInput(f"{error}. Set the placement to {PLANNED}, or to another one") from None
     mine = next(row for row in rows if row.is_chosen)
     walk = compare.predicted_comparison(gpu, head, workload, request.mode, request.precision, compare.OURS, placement=mine.placement)
     walk = replace(walk, fit=mine.measured)
