@@ -75,7 +75,7 @@ def calibrate(gpu: Gpu, frame: pandas.DataFrame, variants: Mapping[str, str] | N
     figures = {parameter: _time_figure(_rows(probes, probe, wanted[probe])) for probe, parameter in TIME_PARAMETERS.items()}
     for probe, (parameter, unit, column) in RATE_PARAMETERS.items():
         figures[parameter] = _rate_figure(_rows(probes, probe, wanted[probe]), unit, column)
-    figures |= _exchange_figures(probes, wanted["exchange"], figures["exchange_us"].value)
+    figures |= _wide_figures(probes, wanted["exchange"], figures["exchange_us"].value)
     curve = _curve(_rows(probes, "read_bandwidth", wanted["read_bandwidth"]))
     largest, figure = curve.footprints_bytes[-1], curve.figures[-1]
     if gpu.has("l2_bytes") and largest < BEYOND_L2 * gpu.value("l2_bytes"):
@@ -139,31 +139,15 @@ def _rate_figure(rows: pandas.DataFrame, unit: str, column: str) -> Figure:
     return Figure(rate, unit, "measured", _source(rows), rate * error_us / time_us)
 
 
-def _exchange_figures(probes: pandas.DataFrame, one_word: str, one_word_us: float) -> dict[str, Figure]:
-    """What further words of a block, and 64-bit words, cost of one narrow word; nothing where the records do not tell.
-
-    growth: the slope through (0, 0) of time / one_word - 1 over words - 1, least squares of relative errors; its standard error is the
-    scatter of single slopes.
-    """
-    import numpy as np
-
-    found, exchanges = {}, probes[probes["probe"] == "exchange"]
-    stem, number = one_word[:-1], one_word[-1:]
-    names = [name for name in sorted(set(map(str, exchanges["variant"]))) if number == "1" and name.removeprefix(stem).isdigit() and name != one_word]
-    if names:
-        words = np.array([int(name.removeprefix(stem)) for name in names])
-        times = np.array([median_and_error(_rows(probes, "exchange", name))[0] for name in names]) / one_word_us
-        slopes = (times - 1) / (words - 1)
-        weights = ((words - 1) / times) ** 2
-        source = _source(exchanges[exchanges["variant"].isin([*names, one_word])])
-        growth, scatter = float(np.sum(weights * slopes) / np.sum(weights)), float(np.std(slopes, ddof=1)) if len(names) > 1 else 0.0
-        found["exchange_growth"] = Figure(growth, "ratio", "measured", source.replace(f" {names[0]},", f" {one_word} to {names[-1]},"), scatter)
+def _wide_figures(probes: pandas.DataFrame, one_word: str, one_word_us: float) -> dict[str, Figure]:
+    """What 64-bit words cost of narrow ones; nothing where the records do not tell. What further words of a block cost, the parts of a walk tell: with nothing
+    but looks between them, as this probe has them, they take far longer."""
     wide = f"{one_word}-wide"
-    if wide in set(exchanges["variant"]):
-        rows = _rows(probes, "exchange", wide)
-        time_us, error_us = median_and_error(rows)
-        found["exchange_wide_ratio"] = Figure(time_us / one_word_us, "ratio", "measured", _source(rows), error_us / one_word_us)
-    return found
+    if wide not in set(probes.loc[probes["probe"] == "exchange", "variant"]):
+        return {}
+    rows = _rows(probes, "exchange", wide)
+    time_us, error_us = median_and_error(rows)
+    return {"exchange_wide_ratio": Figure(time_us / one_word_us, "ratio", "measured", _source(rows), error_us / one_word_us)}
 
 
 def _ring_figures(probes: pandas.DataFrame, plain: str, gpu: Gpu) -> dict[str, Figure]:

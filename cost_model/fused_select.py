@@ -80,7 +80,7 @@ def accumulators_of(case: FusedCase) -> Number:
 
 
 MOST_AHEAD = 3
-"""Accumulators of a thread whose noise words wait in registers, drawn while blocks agree (`select.cuh`)."""
+"""Accumulators of a thread whose noise words wait in registers, drawn while latents travel (`select.cuh`)."""
 
 
 def draws_ahead(case: FusedCase) -> object:

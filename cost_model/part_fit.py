@@ -168,7 +168,7 @@ def _together(phases: Sequence[Part], names: Sequence[str]) -> dict[int, list[Pa
 
 def _of_noise(gpu: Gpu, tiles: Sequence[Part]) -> dict[str, Figure]:
     """Instructions that bound a sampled pair's noise: what products and selection of sampled rows take beyond the terms of everything else
-    and the rest of four greedy rows, over pairs. A kernel that draws its words ahead, while blocks agree, draws them in between here, and is left out."""
+    and the rest of four greedy rows, over pairs. A kernel that draws its words ahead, while latents travel, draws them in between here, and is left out."""
     found = [part for part in tiles if part.case.recurrent is None and part.case.words.kernel.sampling and not draws_ahead(part.case)]
     if not found:
         return {}

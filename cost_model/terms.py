@@ -252,7 +252,7 @@ def second_look_share(warps_and_rows: Number, warp_rows: Number, lanes: Number) 
 
 
 NOISE_QUAD_INSTRUCTIONS = 80
-"""Philox4x32-10 of two slots, drawn while blocks agree."""
+"""Philox4x32-10 of two slots, drawn while latents travel."""
 
 
 WARP_LANES = 32

@@ -57,6 +57,18 @@ def test_primitives_come_back_from_their_probes():
     assert "2026-01-31" in gpu.calibration and "NVIDIA H200" in gpu.calibration
 
 
+def test_wide_words_are_told_from_the_probe_and_further_words_are_not():
+    frame = probe_frame()
+    others = []
+    for variant, factor in (("walk-r1-wide", 1.05), ("walk-r4", 1.6), ("walk-r8", 1.8)):
+        rows = frame[frame["probe"] == "exchange"].copy()
+        rows["variant"], rows["samples_us"] = variant, [[factor * one for one in samples] for samples in rows["samples_us"]]
+        others.append(rows)
+    gpu = calibrate(FACTS, pd.concat([frame, *others]))
+    assert gpu.value("exchange_wide_ratio") == pytest.approx(1.05) and not calibrate(FACTS, frame).has("exchange_wide_ratio")
+    assert not gpu.has("exchange_growth"), "words alone grow otherwise than those of a walk"
+
+
 def test_probes_of_another_gpu_are_refused_by_name():
     with pytest.raises(AnotherGpu, match="'NVIDIA H200'.*h200-sxm.*not on h200-nvl"):
         calibrate(load_gpu("h200-nvl", calibrated=False), probe_frame())
