@@ -28,7 +28,6 @@ GRID_VOCAB_SIZES = (129_280, 151_936, 154_880, 163_840, 248_320, 262_144)
 RANK = 256
 GRID_RANKS = (256, 512)
 BATCHES = (1, 2, 4, 8, 16, 32)
-SAMPLED_BATCHES = (1, 4, 8, 16, 32)
 STEPS = (1, 2, 4, 7, 11, 15, 16)
 FIT_STEPS = (1, 7, 16)
 ALL_L2_STATES = ("warm", "cold", "serving")
@@ -108,7 +107,7 @@ def declared() -> dict[str, Benchmark]:
         Benchmark("grid-greedy", "resident greedy walks over vocabularies, ranks and batches", "walks",
                   _grid_cases(BATCHES), STEPS, ROUND_STATES, repeats=GRID_REPEATS),
         Benchmark("grid-sampled", "the same at temperature 1 with the step logits kept", "walks",
-                  _grid_cases(SAMPLED_BATCHES, **SAMPLED), STEPS, ROUND_STATES, repeats=GRID_REPEATS),
+                  _grid_cases(BATCHES, **SAMPLED), STEPS, ROUND_STATES, repeats=GRID_REPEATS),
         Benchmark("heads", "every kind of head at the shapes of Qwen3-4B and Qwen3-8B, beside its stepwise walk", "walks",
                   _head_cases(), STEPS, ROUND_STATES, repeats=GRID_REPEATS),
         Benchmark("batches", "what fusion, precision and residency give as a batch grows, greedy and sampled", "walks",

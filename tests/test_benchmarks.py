@@ -42,11 +42,11 @@ def test_the_grid_is_complete():
     assert (grid.steps, grid.l2_states, grid.processes) == ((1, 2, 4, 7, 11, 15, 16), ("warm", "cold", "serving"), 3)
 
 
-@pytest.mark.parametrize(("name", "batches", "temperature"), [("grid-greedy", (1, 2, 4, 8, 16, 32), 0), ("grid-sampled", (1, 4, 8, 16, 32), 1)])
-def test_the_grids_have_every_vocabulary_rank_and_batch(name, batches, temperature):
+@pytest.mark.parametrize(("name", "temperature"), [("grid-greedy", 0), ("grid-sampled", 1)])
+def test_the_grids_have_every_vocabulary_rank_and_batch(name, temperature):
     grid = find(name)
     sizes = (129_280, 151_936, 154_880, 163_840, 248_320, 262_144)
-    wanted = {(size, rank, batch) for size in sizes for rank in (256, 512) for batch in batches}
+    wanted = {(size, rank, batch) for size in sizes for rank in (256, 512) for batch in (1, 2, 4, 8, 16, 32)}
     assert {(case.head.vocab_size, case.head.rank, case.batch) for case in grid.cases} == wanted and len(grid.cases) == len(wanted)
     assert {(case.mode, case.precision, case.rounding, case.temperature, case.logits_kept) for case in grid.cases} == {
         ("resident", "int8x2", "once", temperature, bool(temperature))
