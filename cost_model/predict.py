@@ -14,6 +14,7 @@ from cost_model.elementwise import Number
 from cost_model.engines import EnginePath, load_engine
 from cost_model.errors import BadInput
 from cost_model.estimate import Z_95, GroupsOf, estimate  # noqa: F401  (the width of an interval is part of this module's interface)
+from cost_model.footprint import GROUP_SLOTS
 from cost_model.fused import (
     FusedCase, WalkSizes, WalkWords, entry_groups, entry_parameters, fused_case, moving_parameters, step_groups, step_parameters,
 )
@@ -26,7 +27,7 @@ from cost_model.placement import (
     DEFAULT_WARPS, STAGING_TARGET_BYTES, Kernel, Placement, PlanError, built_for, capacity_problem, kernel_beside, plan, require_grid, slots_needed,
 )
 from cost_model.stepwise import PRECISION, byte_rate, stepwise_case, stepwise_groups, stepwise_parameters
-from cost_model.walk_class import FEW_ROWS, walk_class
+from cost_model.walk_class import FEW_ROWS, MANY_ROWS, walk_class
 from cost_model.workload import ENGINE, MODES, OURS, Workload, require_word
 
 
@@ -208,7 +209,8 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
     streams = placement.streamed_tiles > 0
-    unchecked = unchecked_parts(mode, head, workload, streams, placement.warps, narrow_ring(placement, head.rank, workload.precision))
+    unchecked = unchecked_parts(mode, head, workload, streams, placement.warps, narrow_ring(placement, head.rank, workload.precision),
+                                crowded_slots(placement))
     moving = moving_parameters(of_entry, case), moving_parameters(of_step, case)
     return _assemble(
         lambda values: entry_groups(values, case), lambda values: step_groups(values, case), used, moving,
@@ -299,12 +301,22 @@ def narrow_ring(sizes: Placement | WalkSizes, rank: Number, precision: str) -> N
     return (sizes.tiles == sizes.streamed_tiles) & (sizes.staging_tiles < sizes.streamed_tiles) & (ring_bytes < STAGING_TARGET_BYTES)
 
 
-def unchecked_parts(mode: str, head: Head, workload: Workload, streams: bool = False, warps: int = DEFAULT_WARPS, narrow: bool = False) -> tuple[str, ...]:
-    """Name what of a fused walk's step the calibration is not fitted to; `streams`: whether any of its tiles do; `narrow`: whether its rings are."""
+def crowded_slots(sizes: Placement | WalkSizes) -> Number:
+    """Whether more than GROUP_SLOTS slots a warp stay on the chip, all that there are; sizes may be arrays. Kernels of more than four greedy rows may then spill, which no
+    term knows: recorded steps are up to an eighth longer than the model's."""
+    return (sizes.streamed_tiles == 0) & (sizes.tiles > GROUP_SLOTS * sizes.warps)
+
+
+def unchecked_parts(mode: str, head: Head, workload: Workload, streams: bool = False, warps: int = DEFAULT_WARPS, narrow: bool = False,
+                    crowded: bool = False) -> tuple[str, ...]:
+    """Name what of a fused walk's step the calibration is not fitted to; `streams`: whether any of its tiles do; `narrow`: whether its rings are; `crowded`:
+    whether its slots are."""
     parts = [f"{mode} {workload.precision}"] * ((mode, workload.precision) not in CHECKED_WAYS)
     parts += [f"{head.kind} heads"] * (head.kind not in CHECKED_KINDS)
     parts += [f"{warps} warps a block"] * (warps != DEFAULT_WARPS)
     parts += ["all tiles through a small ring"] * narrow
+    if crowded and workload.precision == "int8x2" and walk_class(head, workload) == MANY_ROWS:
+        parts += [f"more than {GROUP_SLOTS} resident slots a warp with {workload.batch} greedy rows, which may spill"]
     many = streams and workload.batch > MOST_STREAMED_ROWS and head.candidate_pool is None
     return (*parts, *([f"streams of {workload.batch} rows"] * many))
 

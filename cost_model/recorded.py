@@ -8,7 +8,7 @@ from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import resolve
 from cost_model.placement import DEFAULT_WARPS, Placement, kernel_beside
-from cost_model.predict import Prediction, fused_request, narrow_ring, predict, unchecked_parts, walk_sizes
+from cost_model.predict import Prediction, crowded_slots, fused_request, narrow_ring, predict, unchecked_parts, walk_sizes
 from cost_model.walk_class import walk_class
 from cost_model.workload import Workload
 
@@ -41,8 +41,8 @@ def case_of_series(gpu: Gpu, key: SeriesKey, steps: int = STEPS) -> FusedCase:
 def unchecked_of_series(key: SeriesKey) -> tuple[str, ...]:
     """Name what of a recorded fused walk's step the calibration is not fitted to."""
     placement, (head, workload) = placement_of_series(key), asked_of_series(key)
-    narrow = placement is not None and narrow_ring(placement, head.rank, workload.precision)
-    return unchecked_parts(key.mode or "", head, workload, streams_of_series(key), key.warps or DEFAULT_WARPS, narrow)
+    narrow, crowded = (False, False) if placement is None else (narrow_ring(placement, head.rank, workload.precision), crowded_slots(placement))
+    return unchecked_parts(key.mode or "", head, workload, streams_of_series(key), key.warps or DEFAULT_WARPS, narrow, crowded)
 
 
 def streams_of_series(key: SeriesKey) -> bool:

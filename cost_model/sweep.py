@@ -28,7 +28,7 @@ from cost_model.gpu import Gpu
 from cost_model.head import Head
 from cost_model.parameters import ByIdentity, resolve
 from cost_model.placement import DEFAULT_WARPS, Placement, kernel_beside, plan, slots_needed
-from cost_model.predict import FusedRequest, fused_errors, fused_request, narrow_ring, require_stored, require_walk, stepwise_errors, unchecked_parts, walk_sizes
+from cost_model.predict import FusedRequest, crowded_slots, fused_errors, fused_request, narrow_ring, require_stored, require_walk, stepwise_errors, unchecked_parts, walk_sizes
 from cost_model.stepwise import (
     BeyondFloor, StepwiseSizes, beyond_floor, sizes_of, stepwise_case, stepwise_groups, stepwise_parameters,
 )
@@ -355,15 +355,15 @@ def _fused(block: _Block, heads: Sequence[Head], sizes: Sequence[WalkSizes], ker
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
     asked = [replace(block.workload, batch=batch) for batch in batches]
-    narrow = narrow_ring(case.sizes, case.sizes.rank, words.precision)
+    narrow, crowded = narrow_ring(case.sizes, case.sizes.rank, words.precision), crowded_slots(case.sizes)
 
-    def errors(streams: bool, narrow: bool) -> list[numpy.ndarray]:
-        unchecked = [unchecked_parts(mode, heads[0], one, streams, narrow=narrow) for one in asked]
+    def errors(streams: bool, narrow: bool = False, crowded: bool = False) -> list[numpy.ndarray]:
+        unchecked = [unchecked_parts(mode, heads[0], one, streams, narrow=narrow, crowded=crowded) for one in asked]
         found = [fused_errors(parameters, heads[0], one, parts, streams) for one, parts in zip(asked, unchecked)]
         return [numpy.array(column).reshape(1, -1, 1) for column in zip(*found)]
 
-    kinds = zip(errors(True, True), errors(True, False), errors(False, False))
-    entry_error, step_error = (choose(narrow, least, choose(case.sizes.streamed_tiles > 0, streamed, kept)) for least, streamed, kept in kinds)
+    kinds = zip(errors(True, narrow=True), errors(True), errors(False, crowded=True), errors(False))
+    entry_error, step_error = (choose(narrow, least, choose(case.sizes.streamed_tiles > 0, streamed, choose(crowded, many, kept))) for least, streamed, many, kept in kinds)
     floor_entry, floor_step = fused_floor(facts, mode, case)
     entry = estimate(lambda values: entry_groups(values, case), used, moving_parameters(of_entry, case), entry_error, floor_entry, parameters.calibrated)
     step = estimate(lambda values: step_groups(values, case), used, moving_parameters(of_step, case), step_error, floor_step, parameters.calibrated)

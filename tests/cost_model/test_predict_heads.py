@@ -1,6 +1,7 @@
 """Predictions of every kind of walk: conservation over all of them, what grows with what, published times of recurrent heads, refusals."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from cost_model.head import Head, load_head
 from cost_model.parameters import resolve
 from cost_model.parts import split
 from cost_model.placement import Placement, PlanError, kernel_beside
-from cost_model.predict import NotModelled, fused_request, narrow_ring, predict, walk_sizes
+from cost_model.predict import NotModelled, crowded_slots, fused_request, narrow_ring, predict, walk_sizes
 from cost_model.published import load_published_times
 from cost_model.sweep import Grid, sweep
 from cost_model.workload import L2_STATES, ROUNDINGS, Workload
@@ -287,6 +288,18 @@ def test_all_tiles_through_a_small_ring_have_a_wide_interval_and_a_note_in_a_gri
         one = predict(few, head, Workload(), "streaming")
         assert made.values["step_us_high"].reshape(-1)[number] == pytest.approx(one.step_us_high)
         assert any("small ring" in note for note in one.notes) == (number == 0), "99 KiB of shared memory leave a ring of 64"
+
+
+def test_many_greedy_rows_with_many_resident_slots_have_a_wide_interval_and_a_note_in_a_grid_too():
+    """Of three slots that follow each other the last may spill; sampled rows and few ones are multiplied by warps, and do not."""
+    heads, batches, temperatures = tuple(Head.markov(132 * 8 * 16 * slots, 256) for slots in (8, 9, 10)), (4, 8), (0.0, 1.0)
+    made = sweep(Grid((STUDY,), heads, (("resident", "int8x2"),), batches, temperatures=temperatures)).values["step_us_high"].reshape(3, 2, 2)
+    for (number, head), (row, batch), (column, warm) in product(enumerate(heads), enumerate(batches), enumerate(temperatures)):
+        one = predict(STUDY, head, Workload(batch, temperature=warm), "resident")
+        crowded = one.placement.slots > 9 and one.placement.streamed_tiles == 0
+        assert crowded_slots(one.placement) == crowded and made[number, row, column] == pytest.approx(one.step_us_high)
+        noted = any("more than 9 resident slots a warp with 8 greedy rows" in note for note in one.notes)
+        assert noted == (crowded and batch == 8 and warm == 0.0) and (one.step_us_high / one.step_us > 1.29) == noted
 
 
 def test_a_candidate_pool_widens_the_entry_alone():
