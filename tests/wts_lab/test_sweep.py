@@ -157,7 +157,7 @@ def test_a_record_grid_is_such_a_sweep(tmp_path, notes, pool):
 
 def test_a_benchmark_without_walks_is_no_sweep(capsys):
     assert sweep_benchmarks.main(["probes"]) == 2
-    assert capsys.readouterr().err == "probes has no walks to spread over GPUs; record it with `python -m benchmarks.run probes`\n"
+    assert capsys.readouterr().err == "error: probes has no walks to spread over GPUs; record it with `python -m benchmarks.run probes`\n"
 
 
 # --- a cluster
