@@ -10,6 +10,7 @@ import os
 import platform
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,9 +104,10 @@ def measure_on_cpu(plan_file: Path, process_index: int, progress, cancel):
     if (notes / "always-die").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     for mark in (notes / "die-once", notes / "die-second"):
-        if mark.exists() and (mark.name == "die-once" or process_index == 1):
-            mark.rename(notes / f"died-{os.getpid()}")
-            os.kill(os.getpid(), signal.SIGKILL)
+        if mark.name == "die-once" or process_index == 1:
+            with suppress(FileNotFoundError):  # there is none, or another worker took it
+                mark.rename(notes / f"died-{os.getpid()}")
+                os.kill(os.getpid(), signal.SIGKILL)
     (notes / f"at-{os.environ.get('CUDA_VISIBLE_DEVICES')}").touch()
     deadline = time.monotonic() + MEETING_S
     while (notes / "all-devices").exists() and len(list(notes.glob("at-*"))) < 2 and time.monotonic() < deadline:
