@@ -50,7 +50,7 @@ test: $(VENV)/.ready-test ## run all tests; those that need a GPU or a browser s
 lab: $(VENV)/.ready-lab-$(GPU) ## open JupyterLab on the notebooks
 	@$(PY) -m jupyterlab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
-records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/ (40 min; SGLang's own paths after make sglang)
+records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/ (about an hour; SGLang's own paths after make sglang)
 	@$(PY) -m benchmarks.run probes walks headline batches parts phases heads spread placements exchanges grid-greedy grid-sampled --missing --out "$(RECORDS)"
 	@$(PY) -m benchmarks.stress --missing --out "$(RECORDS)"
 	@test ! -d .venv/sglang || $(PY) -m benchmarks.run engine --only v151936 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
@@ -59,8 +59,8 @@ records: $(VENV)/.ready-run-$(GPU) ## repeat the records on this GPU, into runs/
 	@$(PY) -m benchmarks.round --record round --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@$(PY) -m benchmarks.round --record round-4b-c16 --only qwen3-4b --only c16 --only k8 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 	@$(PY) -m benchmarks.round --record round-8b-c8 --only qwen3-8b --only c8 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
-	@$(PY) -m benchmarks.round --record round-lengths-4b --only qwen3-4b --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
-	@$(PY) -m benchmarks.round --record round-lengths-8b --only qwen3-8b --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@$(PY) -m benchmarks.round --record round-lengths-4b --only qwen3-4b --only k1 --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
+	@$(PY) -m benchmarks.round --record round-lengths-8b --only qwen3-8b --only k1 --steps 7,15 --missing --out "$(RECORDS)" $(SGLANG_ROOT)
 
 sglang: $(VENV)/.ready-sglang ## unpack SGLang's wheel (40 MB) into .venv/sglang, without its dependencies, for the tests that compare with it
 

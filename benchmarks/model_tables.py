@@ -33,7 +33,7 @@ REGIONS = ("parameters", "accuracy", "walks", "constants")
 
 
 GRID = "-grid-"
-"""Part of the names of records of whole grids, each of one process."""
+"""Part of the names of records of whole grids."""
 
 
 OTHER_PLACEMENTS = "-placements"

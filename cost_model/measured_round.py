@@ -197,7 +197,7 @@ def kept_rows(frame: pandas.DataFrame) -> pandas.DataFrame:
     frame = frame.sort_values([*RoundKey.__dataclass_fields__], kind="stable", ignore_index=True)
     rounds = frame[[*RoundKey.__dataclass_fields__]].astype(str).agg("/".join, axis=1)
     counts = frame.assign(kept=frame["samples_us"].map(len), lost=frame["samples_dropped"].fillna(0)).groupby([rounds, frame["run_id"]])[["kept", "lost"]].transform("sum")
-    share = counts["kept"] / (counts["kept"] + counts["lost"])
+    share = (counts["kept"] / (counts["kept"] + counts["lost"])).fillna(0.0)  # no sample was taken
     return frame[share >= share.groupby(rounds).transform("max")]
 
 

@@ -60,8 +60,9 @@ def test_a_round_that_was_measured_again_counts_once():
     assert kept_rows(frame_of(again)).equals(frame_of(again))
 
 
-def test_a_round_without_a_sample_is_kept_where_no_run_has_one():
-    rows = [row | {"samples_us": [], "samples_dropped": 3} for row in synthetic_rows(GPU, ("qwen3-4b",), (1,), (1024,))]
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_round_without_a_sample_is_kept_where_no_run_has_one(lost):
+    rows = [row | {"samples_us": [], "samples_dropped": lost} for row in synthetic_rows(GPU, ("qwen3-4b",), (1,), (1024,))]
     assert len(kept_rows(frame_of(rows))) == len(rows)
 
 
