@@ -103,14 +103,16 @@ def needs_wide_words(placement: Placement, *, rounding: str = "once", sampling: 
 
 def shared_bytes(placement: Placement, rank: int, precision: str, kernel: Kernel = GREEDY_ROW) -> int:
     """Shared memory of a block: resident and staged tiles; row scales (int8x2); a latent a batch row; keys, tokens,
-    halt flag and temperatures; what a recurrent head keeps. Parts start at multiples of 16 or 128 bytes."""
+    halt flag and temperatures, and what bounds of noise are made with where sampled rows' tiles stream; what a recurrent head keeps. Parts start at
+    multiples of 16 or 128 bytes."""
     tiles = (placement.shared_tiles + placement.staging_tiles) * terms.tile_bytes(rank, precision)
     scales = _scale_bytes(placement, kernel) if precision == "int8x2" else 0
     latents = _latent_bytes(rank, kernel)
     keys = _up(8 * kernel.rows * (placement.warps if kernel.wide(placement) else 1), 16)
     flags = _up(4 * kernel.rows + 4 + (4 * kernel.rows if kernel.sampling else 0), 16)
+    bounds = 16 * kernel.rows if kernel.sampling and kernel.quads > 1 and placement.streamed_tiles else 0
     state = state_bytes(kernel.head, kernel.rows, rank, kernel.gru, kernel.state_rows, kernel.projector_rows)
-    return _up(tiles + scales, 128) + latents + keys + flags + state
+    return _up(tiles + scales, 128) + latents + keys + flags + bounds + state
 
 
 def _latent_bytes(rank: int, kernel: Kernel) -> int:

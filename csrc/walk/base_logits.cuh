@@ -61,25 +61,25 @@ struct BaseLogits {
     if constexpr (C::quads > 1) load(slot, next_quad);
     return taken;
   }
-  // Asks for the pairs of a warpgroup's slot.
-  template <int Slot>
-  __device__ __forceinline__ void ask_ahead() {
-    const int rows = row_in_block + Slot * slot_rows < end ? p.batch - batch_row - 4 * columns_from : 0;
+  // Asks for the pairs of a warpgroup's slot, which come to `Place`.
+  template <int Place>
+  __device__ __forceinline__ void ask_ahead(int slot) {
+    const int rows = row_in_block + slot * slot_rows < end ? p.batch - batch_row - 4 * columns_from : 0;
 #pragma unroll
-    for (int quad = 0; quad < columns; ++quad) ahead[Slot % C::slots_ahead][quad] = load_present(column[quad] + Slot * slot_rows, 4 * quad < rows);
+    for (int quad = 0; quad < columns; ++quad) ahead[Place % C::slots_ahead][quad] = load_present(column[quad] + slot * slot_rows, 4 * quad < rows);
   }
   // In the place of those of a slot that has been selected from: of a later one, or of the next quads.
-  template <int Slot>
-  __device__ __forceinline__ void ask_after(bool more_quads) {
-    if constexpr (Slot + C::slots_ahead < C::slots) {
-      ask_ahead<Slot + C::slots_ahead>();
+  template <int Place>
+  __device__ __forceinline__ void ask_after(int slot, bool more_quads) {
+    if (slot + C::slots_ahead < C::slots) {
+      ask_ahead<Place>(slot + C::slots_ahead);
     } else if (C::quads > columns && more_quads) {
-      if (Slot + C::slots_ahead == C::slots) {
+      if (slot + C::slots_ahead == C::slots) {
         columns_from += columns;
 #pragma unroll
         for (int quad = 0; quad < columns; ++quad) column[quad] += 4 * columns * p.base_row_stride;
       }
-      ask_ahead<Slot % C::slots_ahead>();
+      ask_ahead<Place>(slot % C::slots_ahead);
     }
   }
   // Those of a slot that is multiplied alone, one pair of each quad.
@@ -103,7 +103,7 @@ struct BaseLogits {
   }
   __device__ __forceinline__ void load_first(int step) {
     if constexpr (C::grouped) {
-      for_each_index<C::slots_ahead>([&](auto slot) { ask_ahead<slot>(); });
+      for_each_index<C::slots_ahead>([&](auto slot) { ask_ahead<slot>(slot); });
       return;
     }
     const Source first = source(0, step);

@@ -72,6 +72,10 @@ struct WalkConfig {
   static constexpr int group_quads = quads < 4 || StreamedSlots > 0 ? quads : 4;
   // Slots ahead of its selection that a warpgroup's base logits are asked for: as many as the registers allow.
   static constexpr int wanted_ahead = group_quads <= 2 ? 7 : group_quads == 4 ? 3 : 2, slots_ahead = slots < wanted_ahead ? slots : wanted_ahead;
+  // Slots of a warpgroup whose code stands by itself; the others, two for each turn of a loop, are streamed ones of more than 16 rows: the code of
+  // each is 11 KiB, with more than ten a kernel outgrows the instruction cache, and at ranks above 256 it spills.
+  static constexpr bool loops = grouped && quads > 4 && StreamedSlots > 0 && (slots > 10 || Rank > 256);
+  static constexpr int turns = slots - (loops ? (streamed_slots - (resident_slots == 0)) / 2 * 2 : 0);
   static constexpr int least_groups = joint_slots < 3 ? joint_slots : 3;
   static constexpr int groups = (joint_slots + pack - 1) / pack < least_groups ? least_groups : (joint_slots + pack - 1) / pack;
   static constexpr int columns = groups == 0 ? 0 : (joint_slots + groups - 1) / groups;
@@ -103,7 +107,9 @@ struct WalkConfig {
   static constexpr int token_offset = key_offset + (key_bytes + 15) / 16 * 16;
   static constexpr int halt_offset = token_offset + 4 * Rows;
   static constexpr int temperature_offset = halt_offset + 4;
-  static constexpr int state_offset = (temperature_offset + (Sampling ? 4 * Rows : 0) + 15) / 16 * 16;
+  static constexpr int bounds_offset = (temperature_offset + (Sampling ? 4 * Rows : 0) + 15) / 16 * 16;
+  static constexpr int bounds_bytes = Sampling && streamed_alone && StreamedSlots > 0 ? 16 * Rows : 0;
+  static constexpr int state_offset = bounds_offset + bounds_bytes;
 
   static_assert(Warps >= 1 && Warps <= 32 && slots >= 1, "a walk needs 1 to 32 warps and at least one slot a warp");
   static_assert(Rows == 1 || Rows == 2 || Rows % 4 == 0 && Rows <= kMaxRows && (quads <= 4 || quads % 4 == 0),
@@ -114,6 +120,7 @@ struct WalkConfig {
   static_assert(!grouped || !Sampling, "sampled rows are multiplied by warps");
   static_assert(!grouped || int8x2 && Warps % 4 == 0 && Rows >= 4, "warpgroups multiply int8x2 with 4, 8, 16 or 32 rows");
   static_assert(grouped || quads <= 4 || StreamedSlots == 0 || StagingEntries >= tile_entries, "a tile is read twice for more than four quads: the ring holds it whole");
+  static_assert(!loops || slots_ahead == 2, "a turn of the loop has the places of two slots' base logits");
   static_assert(Wide || block_rows <= kNarrowRows, "a row's index in its block has 11 bits in a 32-bit word");
   static_assert(Wide || (!Sampling && R != Rounding::none), "fp32 values need 64-bit words");
 };

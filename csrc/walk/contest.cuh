@@ -48,4 +48,48 @@ struct Contest {
   }
 };
 
+// The same where rows come a few at a time and none is kept, as those of streamed slots of many batch rows: each value lies between two bounds. A row
+// leads where it surely exceeds the leader; one that surely trails it is left; one of which neither is sure is evaluated at once.
+struct Bounds {
+  float low, high;
+};
+
+// What a batch row's bounds are made with.
+struct alignas(16) TwoBounds {
+  float inverse_high, inverse_low;  // 1 / T, moved up and down
+  float slope, slack;
+  // The slack covers the errors of both logarithms, of the series and of the exact operations' roundings, together below 1.7e-5, and 6e-7 of the quotient.
+  __device__ __forceinline__ static TwoBounds at(float temperature) {
+    if (temperature == 0.0f) return {1.0f, 1.0f, 0.0f, 0.0f};  // no noise
+    const float inverse = 1.0f / temperature;
+    return {__fmul_rn(inverse, 1.0000008f), __fmul_rn(inverse, 0.9999992f), -0.69314718f, 2e-5f};
+  }
+  // Of y / T + g. Not ordered where they are not known: then the value is evaluated.
+  __device__ __forceinline__ Bounds of(float y, uint32_t word) const {
+    const float u = uniform_of(word), x = __fmul_rn(y, inverse_high), z = __fmul_rn(y, inverse_low);
+    const float series = __fmul_rn(u, __fmaf_rn(__fmaf_rn(__fmaf_rn(0.25f, u, 0.33333334f), u, 0.5f), u, 1.0f));
+    const float log = approximate_log2(u < 0.0625f ? series : __fmul_rn(-0.69314718f, approximate_log2(__fsub_rn(1.0f, u))));
+    return {__fadd_rn(fminf(x, z), __fmaf_rn(log, slope, -slack)), __fadd_rn(fmaxf(x, z), __fmaf_rn(log, slope, slack))};
+  }
+};
+
+// The leading row of one lane and batch row.
+struct Front {
+  Bounds bounds;
+  float y;
+  int row;
+
+  // Before the first row, for which it stands until one exceeds -inf. Of a batch row that is not there none is looked at.
+  __device__ __forceinline__ void start(int first_row, bool there) {
+    y = -INFINITY, row = first_row;
+    bounds.low = there ? -3.4028235e38f : INFINITY, bounds.high = there ? -INFINITY : INFINITY;
+  }
+  // Takes a row in, or leaves it; returns whether neither is sure.
+  __device__ __forceinline__ bool meets(const Bounds& other, float other_y, int other_row) {
+    const bool leads = other.low > bounds.high, open = !(leads || other.high < bounds.low);
+    if (leads) bounds = other, y = other_y, row = other_row;
+    return open;
+  }
+};
+
 }  // namespace wts

@@ -39,5 +39,10 @@ __device__ __noinline__ float2 sampled_pair(float2 y, float temperature, uint2 k
   const uint2 words = noise_words(key, id, batch, step, offset);
   return make_float2(sampled_value(y.x, temperature, words.x), sampled_value(y.y, temperature, words.y));
 }
+// Two rows of any batch rows.
+__device__ __noinline__ float2 sampled_rows(float2 y, float2 temperature, uint2 key, int2 id, int2 batch, int step, uint32_t offset) {
+  const uint2 first = noise_words(key, id.x & ~1, batch.x, step, offset), second = noise_words(key, id.y & ~1, batch.y, step, offset);
+  return make_float2(sampled_value(y.x, temperature.x, id.x & 1 ? first.y : first.x), sampled_value(y.y, temperature.y, id.y & 1 ? second.y : second.x));
+}
 
 }  // namespace wts

@@ -49,12 +49,17 @@ struct Selection {
   // Temperatures and the noise's offset, once.
   __device__ __forceinline__ void enter() {
     if constexpr (C::sampling) {
-      for (int row = threadIdx.x; row < C::rows; row += C::threads)
+      for (int row = threadIdx.x; row < C::rows; row += C::threads) {
         temperatures()[row] = p.temperatures != nullptr && row < p.batch ? p.temperatures[row] : 0.0f;
+        if constexpr (C::bounds_bytes > 0) *reinterpret_cast<TwoBounds*>(shared + C::bounds_offset + row * sizeof(TwoBounds)) = TwoBounds::at(temperatures()[row]);
+      }
       if (p.noise_offset != nullptr) noise_offset = static_cast<uint32_t>(*p.noise_offset);
     }
   }
   __device__ __forceinline__ float* temperatures() const { return reinterpret_cast<float*>(shared + C::temperature_offset); }
+  __device__ __forceinline__ const TwoBounds& bounds_of(int quad) const {
+    return reinterpret_cast<const TwoBounds*>(shared + C::bounds_offset)[batch_row + 4 * quad];
+  }
 
   __device__ __forceinline__ int quads() const { return C::quads == 1 ? 1 : (p.batch + 3) / 4; }
 
@@ -72,6 +77,21 @@ struct Selection {
       words[0] = odd ? received : own, words[1] = odd ? own : received;
     } else {
       words[0] = noise_words(noise_key(), id, batch, step, noise_offset);
+    }
+  }
+
+  // The same for one slot, of a quad and the next.
+  template <bool Two>
+  __device__ __forceinline__ void draw_quads(uint2 (&words)[2], int quad, int row, int step) const {
+    const bool odd = lane & 4;
+    const uint4 drawn = philox(noise_key(), make_uint4((first_row + row) / 4, batch_row + 4 * (Two && odd ? quad + 1 : quad), step, noise_offset));
+    const uint2 low = make_uint2(drawn.x, drawn.y), high = make_uint2(drawn.z, drawn.w);
+    const uint2 own = odd ? high : low, other = odd ? low : high;
+    if constexpr (Two) {
+      const uint2 received = make_uint2(__shfl_xor_sync(~0u, other.x, 4), __shfl_xor_sync(~0u, other.y, 4));
+      words[0] = odd ? received : own, words[1] = odd ? own : received;
+    } else {
+      words[0] = own;
     }
   }
 
@@ -133,19 +153,72 @@ struct Selection {
 #pragma unroll
     for (int i = 0; i < N; ++i) keep(y[i], first + i, slot, step);
   }
-  // Offers a warpgroup's slot, the quads from `first` on that were multiplied.
-  template <int Slot>
+  // The same of sampled rows: takes them into the leading rows; what only exact values tell apart is offered at once.
+  template <int N, class Offer>
+  __device__ __forceinline__ void contest_alone(Front (&fronts)[C::quads], const Sum (&sums)[N][4], const uint32_t (&base)[C::quads], int first, int slot,
+                                                int step, const Offer& offer) const {
+    const float2 scale = row_scales(slot);
+    const int row = row_in_block + slot * slot_rows;
+    uint16_t* kept_at = p.logits_out + (batch_row + 4 * first) * p.logits_row_stride + step * p.logits_step_stride + first_row + row;
+    for_each_index<(N + 1) / 2>([&](auto two) {
+      constexpr int from = 2 * two, count = N - from < 2 ? 1 : 2;
+      uint2 words[2];
+      draw_quads<count == 2>(words, first + from, row, step);
+      float2 value[count];
+      bool open[count], any_open = false;
+      for_each_index<count>([&](auto i) {
+        const int quad = first + from + i;
+        const float2 logit = logits(sums[from + i], base[quad], scale, latent_scales(quad));
+        const __nv_bfloat162 y = __floats2bfloat162_rn(logit.x, logit.y);
+        Kept kept;
+        keep_value(kept, logit, y);
+        value[i] = value_of(kept);
+        if (p.logits_out != nullptr && row < end && batch_row + 4 * quad < p.batch) keep_at(kept_at, y, row);
+        kept_at += 4 * p.logits_row_stride;
+        const TwoBounds& noise = bounds_of(quad);
+        open[i] = fronts[quad].meets(noise.of(value[i].x, words[i].x), value[i].x, row);
+        open[i] |= fronts[quad].meets(noise.of(value[i].y, words[i].y), value[i].y, row + 1);
+        any_open |= open[i];
+      });
+      if (!__any_sync(~0u, any_open)) return;
+      for_each_index<count>([&](auto i) {
+        const int quad = first + from + i;
+        Best best;
+        if (open[i]) offer_values(best, sampled(value[i], row, quad, step), row);
+        best.template reduce<C::together>();
+        offer(best, quad, false);
+      });
+    });
+  }
+  // The leading row of a quad before the first.
+  __device__ __forceinline__ void start(Front& front, int quad) const {
+    front.start(row_in_block + C::resident_slots * slot_rows, batch_row + 4 * quad < p.batch);
+  }
+  // The warp's best of the leading rows of one or two quads.
+  template <int N>
+  __device__ __forceinline__ void settle(Best (&best)[N], const Front* fronts, int quad, int step) const {
+    constexpr int last = N - 1;
+    const int batch = batch_row + 4 * quad;
+    const float2 values = sampled_rows(make_float2(fronts[0].y, fronts[last].y), make_float2(temperatures()[batch], temperatures()[batch + 4 * last]), noise_key(),
+                                       make_int2(first_row + fronts[0].row, first_row + fronts[last].row), make_int2(batch, batch + 4 * last), step, noise_offset);
+    offer_value(best[0], values.x, fronts[0].row);
+    if (N > 1) offer_value(best[last], values.y, fronts[last].row);
+#pragma unroll
+    for (int i = 0; i < N; ++i) best[i].template reduce<C::together>();
+  }
+  // Offers a warpgroup's slot, the quads from `first` on that were multiplied. Its base logits lie at `Place`.
+  template <int Place>
   __device__ __forceinline__ void offer_group(Best (&best)[C::group_quads], const Sum (&sums)[C::group_quads][4], float2 scale,
-                                              const float2 (&latent)[C::group_quads], int first, int step) {
+                                              const float2 (&latent)[C::group_quads], int first, int slot, int step) {
     __nv_bfloat162 y[C::group_quads];
 #pragma unroll
     for (int i = 0; i < C::group_quads; ++i)
-      y[i] = offer_pair(best[i], logits(sums[i], base_logits.ahead[Slot % C::slots_ahead][i], scale, latent[i]), first + i, Slot, step);
-    base_logits.template ask_after<Slot>(first + C::group_quads < quads());
+      y[i] = offer_pair(best[i], logits(sums[i], base_logits.ahead[Place % C::slots_ahead][i], scale, latent[i]), first + i, slot, step);
+    base_logits.template ask_after<Place>(slot, first + C::group_quads < quads());
     if (p.logits_out == nullptr) return;
     const int now = computed_here(step);
 #pragma unroll
-    for (int i = 0; i < C::group_quads; ++i) keep(y[i], first + i, Slot, now);
+    for (int i = 0; i < C::group_quads; ++i) keep(y[i], first + i, slot, now);
   }
 
  private:
@@ -240,6 +313,9 @@ struct Selection {
     const int batch = batch_row + 4 * quad, row = row_in_block + slot * slot_rows;
     if (row >= end || batch >= p.batch) return;
     uint16_t* const at = p.logits_out + batch * p.logits_row_stride + step * p.logits_step_stride + first_row + row;
+    keep_at(at, y, row);
+  }
+  __device__ __forceinline__ void keep_at(uint16_t* at, __nv_bfloat162 y, int row) const {
     const bool pairs = ((reinterpret_cast<uintptr_t>(p.logits_out) | (p.logits_row_stride * 2) | (p.logits_step_stride * 2)) & 3) == 0;
     if (pairs && row + 1 < end) {
       *reinterpret_cast<__nv_bfloat162*>(at) = y;

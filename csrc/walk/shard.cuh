@@ -158,9 +158,9 @@ struct Shard {
 
   // One slot of four warps with all batch rows. The products run on by themselves: await_group waits for them.
   template <int Slot>
-  __device__ __forceinline__ void begin_group(Sum (&sums)[C::group_quads][4], const char* latents) {
-    uint32_t operand = shared_address(latents);
+  __device__ __forceinline__ void begin_group(Sum (&sums)[C::group_quads][4], const char* latents, Index<Slot>) {
     if constexpr (Slot < C::resident_slots) {
+      const uint32_t operand = shared_address(latents);
       constexpr int before = C::shared_before(Slot);
       if constexpr (C::is_shared(Slot)) {
         uint32_t tiles[C::k_steps];
@@ -171,17 +171,22 @@ struct Shard {
         multiply_steps<C::k_steps>(sums, held[Slot - before], operand, false);
       }
     } else {
+      begin_group(sums, latents, Slot);
+    }
+  }
+  // The next streamed slot.
+  __device__ __forceinline__ void begin_group(Sum (&sums)[C::group_quads][4], const char* latents, int) {
+    uint32_t operand = shared_address(latents);
 #pragma unroll 1
-      for (int part = 0; part < C::tile_entries; ++part) {
-        if (part > 0) await_group<0>(sums);
-        const char* const entry = await_part();
-        uint4 fragment[C::entry_steps];
+    for (int part = 0; part < C::tile_entries; ++part) {
+      if (part > 0) await_group<0>(sums);
+      const char* const entry = await_part();
+      uint4 fragment[C::entry_steps];
 #pragma unroll
-        for (int k = 0; k < C::entry_steps; ++k) fragment[k] = fragment_of(entry, k);
-        multiply_steps<C::entry_steps>(sums, fragment, operand, part > 0);
-        operand += C::entry_steps * C::operand_step_bytes;
-        leave_part();
-      }
+      for (int k = 0; k < C::entry_steps; ++k) fragment[k] = fragment_of(entry, k);
+      multiply_steps<C::entry_steps>(sums, fragment, operand, part > 0);
+      operand += C::entry_steps * C::operand_step_bytes;
+      leave_part();
     }
   }
   template <int Pending>

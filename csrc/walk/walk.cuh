@@ -67,6 +67,59 @@ constexpr int shared_bytes_of() {
   else return C::state_offset;
 }
 
+// Best rows of the streamed slots, each multiplied with all batch rows while it is there.
+template <class C, class Offer>
+__device__ __forceinline__ void select_streamed(Shard<C>& shard, const Selection<C>& selection, const char* latents, int step, const Offer& offer) {
+  constexpr int N = C::quads < 4 ? C::quads : 4;
+  const int quads = selection.quads();
+  typename Selection<C>::Best best[C::quads];
+  for_each_index<C::streamed_slots>([&](auto streamed) {
+    constexpr int slot = C::resident_slots + streamed;
+    uint32_t base[C::quads];
+    selection.base_logits.load_alone(base, slot, step);
+#pragma unroll
+    for (int quad = 0; quad < C::quads; quad += N) {
+      if (quad >= quads) break;
+      typename Shard<C>::Sum sums[N][4];
+      shard.template streamed_products<N>(sums, latents, quad, quad + N >= quads);
+      selection.offer_alone(best, sums, base, quad, slot, step);
+    }
+  });
+#pragma unroll
+  for (int quad = 0; quad < C::quads; ++quad) best[quad].template reduce<C::together>(), offer(best[quad], quad, C::groups == 0);
+}
+// The same of sampled rows. A loop, since slots whose code stands by itself outgrow the instruction cache.
+template <class C, class Offer>
+__device__ __forceinline__ void contest_streamed(Shard<C>& shard, const Selection<C>& selection, const char* latents, int step, const Offer& offer) {
+  constexpr int N = C::quads < 4 ? C::quads : 4;
+  const int quads = selection.quads();
+  Front fronts[C::quads];
+#pragma unroll
+  for (int quad = 0; quad < C::quads; ++quad) {
+    selection.start(fronts[quad], quad);
+    if (C::groups == 0) offer(typename Selection<C>::Best(), quad, true);
+  }
+#pragma unroll 1
+  for (int slot = C::resident_slots; slot < C::slots; ++slot) {
+    uint32_t base[C::quads];
+    selection.base_logits.load_alone(base, slot, step);
+#pragma unroll
+    for (int quad = 0; quad < C::quads; quad += N) {
+      if (quad >= quads) break;
+      typename Shard<C>::Sum sums[N][4];
+      shard.template streamed_products<N>(sums, latents, quad, quad + N >= quads);
+      selection.contest_alone(fronts, sums, base, quad, slot, step, offer);
+    }
+  }
+  for_each_index<(C::quads + 1) / 2>([&](auto two) {
+    constexpr int quad = 2 * two, count = C::quads - quad < 2 ? 1 : 2;
+    typename Selection<C>::Best best[count];
+    selection.settle(best, fronts + quad, quad, step);
+#pragma unroll
+    for (int i = 0; i < count; ++i) offer(best[i], quad + i, false);
+  });
+}
+
 // Best rows of every batch row, from this warp to the block: by warpgroups slot by slot; by warps first the slots that are
 // multiplied side by side, for each reading of the matrix, then, where many rows are walked, each streamed slot for all of them.
 template <class C>
@@ -96,16 +149,28 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
       float2 latent[C::group_quads];
 #pragma unroll
       for (int i = 0; i < C::group_quads; ++i) latent[i] = selection.latent_scales(first + i);
-      for_each_index<C::slots + 1>([&](auto i) {
-        if constexpr (i < C::slots) shard.template begin_group<i>(sums[i % 2], latents + first * 8 * 16);
-        if constexpr (i > 0) {
-          const float2 scale = selection.row_scales(i - 1);
-          shard.template await_group<(i < C::slots ? 1 : 0)>(sums[(i - 1) % 2]);
-          clock.mark(0);
-          selection.template offer_group<i - 1>(best, sums[(i - 1) % 2], scale, latent, first, step);
-        }
+      // A turn: the products of a slot are begun, and those of the slot before, in the other sums, are selected from.
+      const auto begin = [&](auto sum, auto slot) { shard.begin_group(sums[sum % 2], latents + first * 8 * 16, slot); };
+      const auto select = [&](auto sum, auto slot, auto pending) {
+        const float2 scale = selection.row_scales(slot);
+        shard.template await_group<pending>(sums[sum % 2]);
+        clock.mark(0);
+        selection.template offer_group<sum>(best, sums[sum % 2], scale, latent, first, slot, step);
+      };
+      for_each_index<C::turns>([&](auto i) {
+        begin(i, i);
+        if constexpr (i > 0) select(Index<i - 1>{}, Index<i - 1>{}, Index<1>{});
         clock.mark(1);
       });
+#pragma unroll 1
+      for (int slot = C::turns; slot < C::slots; slot += 2)
+        for_each_index<2>([&](auto i) {
+          begin(Index<C::turns + i>{}, slot + i);
+          select(Index<C::turns + i + 1>{}, slot + i - 1, Index<1>{});
+          clock.mark(1);
+        });
+      select(Index<C::slots - 1>{}, Index<C::slots - 1>{}, Index<0>{});
+      clock.mark(1);
       reduce_quads(best, lane);
       const int row = 4 * (first + spread_quad<C::group_quads>(lane)) + lane % 4;
       if (spread_holds<C::group_quads>(lane) && row < selection.p.batch) leader.offer(best[0], step, row, true);
@@ -118,22 +183,8 @@ __device__ __forceinline__ void select_best(Shard<C>& shard, Selection<C>& selec
         if (first < quads) select_quads(first);
     }
   } else if constexpr (C::streamed_alone && C::streamed_slots > 0) {
-    constexpr int N = C::quads < 4 ? C::quads : 4;
-    Best best[C::quads];
-    for_each_index<C::streamed_slots>([&](auto streamed) {
-      constexpr int slot = C::resident_slots + streamed;
-      uint32_t base[C::quads];
-      selection.base_logits.load_alone(base, slot, step);
-#pragma unroll
-      for (int quad = 0; quad < C::quads; quad += N) {
-        if (quad >= quads) break;
-        typename Shard<C>::Sum sums[N][4];
-        shard.template streamed_products<N>(sums, latents, quad, quad + N >= quads);
-        selection.offer_alone(best, sums, base, quad, slot, step);
-      }
-    });
-#pragma unroll
-    for (int quad = 0; quad < C::quads; ++quad) best[quad].template reduce<C::together>(), offer(best[quad], quad, C::groups == 0);
+    if constexpr (C::sampling) contest_streamed(shard, selection, latents, step, offer);
+    else select_streamed(shard, selection, latents, step, offer);
   }
 }
 

@@ -107,17 +107,30 @@ def test_tokens_of_every_head_are_the_twins(name, folder):
         assert walk.workspace.control[CONSTANTS["kControlStatus"]] == CONSTANTS["kStatusClean"]
 
 
-@pytest.mark.parametrize(("what", "batch"), [(spec(2, 1, sampling=True), 1), (spec(2, 1, rows=4, sampling=True), 4), (spec(2, 1, rows=8, sampling=True), 6)])
-def test_sampled_rows_draw_the_noise_of_the_stream_and_greedy_rows_none(what, batch, folder):
+SAMPLED = {
+    "one-row": (spec(2, 1, sampling=True), 1),
+    "four-rows": (spec(2, 1, rows=4, sampling=True), 4),
+    "eight-rows": (spec(2, 1, rows=8, sampling=True), 6),
+    "streaming-eight-rows": (spec(0, 0, 3, 2, rows=8, sampling=True), 6),
+    "streaming-twelve-rows": (spec(0, 0, 3, 2, rows=12, sampling=True), 11),
+    "partial-eight-rows": (spec(1, 1, 1, 1, rows=8, sampling=True), 8),
+    "partial-thirty-two-rows": (spec(1, 1, 2, 2, rows=32, sampling=True), 21),
+    "fp32-thirty-two-rows": (spec(1, 0, 2, 1, rows=32, sampling=True, rounding="none"), 32),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_sampled_rows_draw_the_noise_of_the_stream_and_greedy_rows_none(name, folder):
+    what, batch = SAMPLED[name]
     head = MarkovHead.random(250, what.rank, seed=3)
     walk = EmulatedWalk(head, what, GRID, folder)
     base, anchors, _ = inputs(250, batch, STEPS, 9)
-    temperatures = torch.tensor([1.0, 0.0, 0.5, 1.0, 2.0, 0.0])[:batch]
+    temperatures = torch.tensor([1.0, 0.0, 0.5, 1.0, 2.0, 0.0]).repeat(6)[:batch]
     offset = torch.tensor([41])
     for call in range(2):
         kept = torch.zeros_like(base)
         options = {"temperatures": temperatures, "noise": (0x0123456789ABCDEF, offset.clone()), "rows": torch.arange(batch), "keep_logits": True}
-        twin = expected_walks(head, base, anchors, precision="int8x2", **options)
+        twin = expected_walks(head, base, anchors, precision="int8x2", rounding=what.rounding, **options)
         assert walk(base, anchors, temperatures=temperatures, noise=(0x0123456789ABCDEF, offset), logits_out=kept).tolist() == twin.tokens.tolist()
         assert torch.equal(kept.view(torch.int16), twin.logits.view(torch.int16))
         assert offset.tolist() == [42 + call]
@@ -175,6 +188,27 @@ def test_ties_nan_and_minus_infinity_follow_argmax(folder):
     base[0, 3] = float("-inf")
     base[0, 4, 5:] = -2.0
     assert walk(base, torch.tensor([0])).tolist() == [[77, 31, 30, 0, 0]]
+
+
+@pytest.mark.parametrize("temperatures", [[0.0] * 8, [1.0] * 8], ids=["greedy", "sampled"])
+def test_streamed_rows_that_only_exact_values_tell_apart_are_evaluated(temperatures, folder):
+    """Equal logits, infinities, NaN and rows that are not there, in slots that are read once and kept nowhere."""
+    head = MarkovHead(torch.zeros(250, 32, dtype=torch.bfloat16), torch.zeros(250, 32, dtype=torch.bfloat16))
+    walk = EmulatedWalk(head, spec(0, 0, 3, 2, rows=8, sampling=True), GRID, folder)
+    base = torch.full((5, 7, 250), -1.0, dtype=torch.bfloat16)
+    base[:, 0, [77, 78, 200]] = 200.0
+    base[:, 1, 249] = 0.0
+    base[:, 1, 31] = -0.0
+    base[:, 2, [100, 30]] = float("nan")
+    base[:, 2, 3] = float("inf")
+    base[:, 3] = float("-inf")
+    base[:, 4, 5:] = float("-inf")
+    base[:, 5, [8, 9, 120]] = float("inf")
+    base[1:, 6] = 1e4 * torch.randn(4, 250, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    options = {"temperatures": torch.tensor(temperatures[:5]), "noise": (3, torch.tensor([9]))}
+    twin = expected_walks(head, base, torch.zeros(5, dtype=torch.int64), precision="int8x2", rows=torch.arange(5), **options)
+    assert walk(base, torch.zeros(5, dtype=torch.int64), **options).tolist() == twin.tokens.tolist()
+    assert [column.tolist() for column in twin.tokens.T[2:4]] == [[30] * 5, [0] * 5]
 
 
 def test_an_anchor_that_is_no_target_id_marks_its_row_alone(folder):

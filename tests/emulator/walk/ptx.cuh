@@ -144,8 +144,14 @@ void hold(int (&)[Quads][4]) {}
 inline int computed_here(int value) { return value; }
 inline uint32_t signs_of_halves(uint32_t bits) { return (bits & 0x80000000u ? 0xffff0000u : 0u) | (bits & 0x8000u ? 0xffffu : 0u); }
 inline float approximate_reciprocal(float d) { return 1.0f / d; }
-// As far above the logarithm as the hardware's may be, which makes bounds as low as they may be.
-inline float approximate_log2(float x) { return std::log2(x) + 0x1p-22f * max(1.0f, std::abs(std::log2(x))); }
+// As far above the logarithm as the hardware's may be, which makes upper bounds as low as they may be; -DLOG2_ERROR=-1 for as far below.
+#ifndef LOG2_ERROR
+#define LOG2_ERROR 1
+#endif
+inline float approximate_log2(float x) {
+  const float log = std::log2(x);
+  return std::isfinite(log) ? log + LOG2_ERROR * 0x1p-22f * max(1.0f, std::abs(log)) : log;
+}
 inline float larger_or_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffffu) : max(a, b); }
 inline float divided(float value, float by) { return value / by; }
 
