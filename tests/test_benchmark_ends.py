@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow", reason="records need pyarrow")
 pytest.importorskip("pandas", reason="records need pandas")
 pytest.importorskip("torch", reason="some benchmarks import it")
 
-from benchmarks import accuracy, engine_kernels, model_tables, notebooks, panel_speed, phases, predict_speed, run, stress, sweep  # noqa: E402
+from benchmarks import accuracy, engine_kernels, model_tables, notebooks, panel_speed, phases, predict_speed, run, stress, sweep, touched  # noqa: E402
 from benchmarks import round as rounds  # noqa: E402
 from benchmarks.status import ending_with_status  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
@@ -24,6 +24,7 @@ PROGRAMS = {
     "run": (run.main, "walks"), "run probes": (run.main, "probes"), "run phases": (run.main, "phases"), "round": (rounds.main,), "stress": (stress.main,),
     "phases": (phases.main,), "engine_kernels": (engine_kernels.main,), "sweep": (sweep.main, "grid-greedy"), "accuracy": (accuracy.main,),
     "notebooks": (notebooks.main,), "model_tables": (model_tables.main,), "predict_speed": (predict_speed.main,), "panel_speed": (panel_speed.main,),
+    "touched": (touched.main,),
 }  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def test_a_reader_that_leaves_ends_a_program_quietly(repository):
     assert program.stderr.read() == "" and program.wait(60) == 1
 
 
-@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in ("model_tables", "predict_speed", "panel_speed")])
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in ("model_tables", "predict_speed", "panel_speed", "touched")])
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(program, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     main, *words = PROGRAMS[program]
@@ -94,6 +95,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(program, tmp_
         ("sweep", ("--groups-per-job", "0"), "--groups-per-job is 0"), ("accuracy", ("--document", "README.md"), "README.md must have the lines"),
         ("notebooks", ("--only", "99"), "no notebook begins with '99'"), ("model_tables", ("--document", "README.md"), "<!-- parameters -->"),
         ("predict_speed", ("--threads", "0"), "--threads is 0; it must be at least 1"), ("panel_speed", ("--openings", "0"), "--openings is 0"),
+        ("touched", ("--only", "nothing"), "no record with walks of ours has nothing; there are h200-sxm/"), ("touched", ("nowhere.parquet",), "no such file"),
     ],
 )  # fmt: skip
 def test_words_that_mean_nothing_are_refused_before_the_work(program, words, said, capsys, monkeypatch, repository):
