@@ -43,7 +43,7 @@ features; the output projection alone."""
 
 PRODUCT_TILE = 128
 """Vectors of a tile of a matrix product: more than whole tiles of them are multiplied as the next whole tile. It is the tile of the libraries' large kernels
-on Hopper, and of 16, 32, 64 and 128 the one that predicts the recorded passes of the other target best."""
+on Hopper, and of 16, 32, 64 and 128 the one that predicted the other target's passes best when it was chosen; docs/round.md, section 3, has how 64 does since."""
 
 ATTENTION_TILE = 64
 """Query rows of a tile of attention: the heads of a group and all tokens of a block share K and V, and are rounded up to whole tiles."""
