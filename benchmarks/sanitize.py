@@ -83,7 +83,7 @@ CASES = (
     *(Case("markov", batch, placement=PARTIAL) for batch in (1, 8)),
     *(Case("markov", batch, mode="streaming") for batch in (1, 8)),
     *(Case("markov", batch, mode="streaming", precision="bf16") for batch in (1, 4)),
-    *(Case("markov", batch, sampling=True) for batch in (1, 4, 8)),
+    *(Case("markov", batch, sampling=True) for batch in (1, 4, 8)), Case("markov", 8, mode="streaming", sampling=True), Case("markov", 32, placement=PARTIAL, sampling=True),
     Case("gated", 1), Case("gated", 4), Case("rnn", 1), Case("rnn", 8), Case("domino", 1), Case("domino", 8),
 )  # fmt: skip
 

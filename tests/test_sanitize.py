@@ -23,8 +23,9 @@ def test_the_cases_cover_heads_rows_sampling_streams_parts_and_bf16():
     specs = {case.name: plan_walk(H200, case.head(132), **case.options()).spec for case in CASES}
     assert len(specs) == len(CASES) == len({spec.name() for spec in specs.values()})
     assert {spec.head for spec in specs.values()} == {"markov", "gated", "rnn", "domino"}
-    assert {spec.rows for spec in specs.values()} == {1, 4, 8}
-    assert {spec.rows for spec in specs.values() if spec.sampling} == {1, 4, 8}
+    assert {spec.rows for spec in specs.values()} == {1, 4, 8, 32}
+    assert {spec.rows for spec in specs.values() if spec.sampling} == {1, 4, 8, 32}
+    assert {spec.rows for spec in specs.values() if spec.sampling and spec.streamed_slots} == {8, 32}
     assert {spec.precision for spec in specs.values()} == {"int8x2", "bf16"} and {spec.wide for spec in specs.values()} == {False, True}
     assert any(spec.register_slots and spec.shared_slots and spec.streamed_slots for spec in specs.values())
     assert any(spec.slots == spec.streamed_slots for spec in specs.values())

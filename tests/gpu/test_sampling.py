@@ -25,6 +25,10 @@ INSTANTIATIONS = {
     "resident-4": (FULL_V, 256, 4, "resident", "int8x2", "once"),
     "resident-32": (FULL_V, 256, 32, "resident", "int8x2", "once"),
     "partial-2": (248_320, 256, 2, "resident", "int8x2", "once"),
+    "partial-8": (248_320, 256, 8, "resident", "int8x2", "once"),
+    "partial-32": (248_320, 256, 32, "resident", "int8x2", "once"),
+    "partial-32-rank-512": (129_280, 512, 32, "resident", "int8x2", "once"),
+    "streaming-16-twice": (FULL_V, 256, 16, "streaming", "int8x2", "twice"),
     "streaming-4": (FULL_V, 256, 4, "streaming", "int8x2", "once"),
     "odd-8-twice": (30_007, 96, 8, "resident", "int8x2", "twice"),
     "bf16-4-twice": (20_011, 160, 4, "streaming", "bf16", "twice"),
@@ -67,6 +71,20 @@ def test_tokens_and_kept_logits_equal_the_twins_at_temperature_1(name):
         assert same_bits(logits, twin.logits) and offset.item() == NEAR_WRAP + call + 1
         plain = walk(base, anchor, temperatures=temperatures, noise=(KEY, offset_of(NEAR_WRAP + call)))
         assert torch.equal(plain, tokens), "keeping the logits must change no token"
+
+
+def test_streamed_rows_of_any_temperature_mind_nobody_else():
+    """Greedy rows beside sampled ones, logits that differ by less than the bounds of noise can tell, infinities, and a call with fewer rows."""
+    head = MarkovHead.random(20_011, 96, seed=4, device="cuda")
+    walk = Walk(head, steps=7, max_batch=16, mode="streaming", sampling=True)
+    base, anchor = make_inputs(head, 13, steps=7)
+    base[3:6] = torch.where(base[3:6] > 1e3, base[3:6], 0.0)
+    base[6, :, 5_000:19_000] = float("-inf")
+    base[7, :, 40:60] = float("inf")
+    temperatures = torch.tensor([0.0, 1.0] * 6 + [1.0], device="cuda")
+    twin = expected_walks(head, base, anchor, temperatures=temperatures, noise=(KEY, 3), rows=torch.arange(13))
+    assert torch.equal(walk(base, anchor, temperatures=temperatures, noise=(KEY, offset_of(3))), twin.tokens)
+    walk.check()
 
 
 @pytest.fixture(scope="module")
