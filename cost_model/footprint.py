@@ -195,9 +195,12 @@ REGISTER_GRANULE = 8
 
 
 GROUP_SLOTS = 9
-"""Slots up to which warpgroups keep that promise. Of those with more some spill a few bytes, since every slot is code of its own: 16 bytes with 8 rows and 96
-with 16 at ten slots, 40 with 32 rows at sixteen (2026-11-30-grid-greedy). The planner takes them all the same: with ten slots a step took a tenth more than with
-nine, with 16 rows a sixth, and a slot that streams instead takes half a microsecond."""
+"""Slots up to which warpgroups keep that promise, of those whose code stands by itself (`own_code_slots`). Of those with more some spill a few bytes: 16 with 8
+rows and 96 with 16 at ten slots (2026-11-30-grid-greedy). The planner takes them all the same: with ten slots a step took a tenth more than with nine, with 16
+rows a sixth, and a slot that streams instead takes half a microsecond."""
+
+LOOPED_SLOTS, LOOPED_RANK = 10, 256
+"""Where tiles of more than 16 greedy rows stream, streamed slots are walked in a loop above one of these (`loops` of csrc/walk/config.cuh)."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,7 @@ class RegisterClaim:
         wanted_registers: estimate before the cap.
         fits: whether the cap does not bind, which the planner asks for.
         spills: False is a promise: ptxas reports no spilled byte and at most the cap. True only says that some were seen to spill: where the cap
-            binds, and a few bytes with more than ``GROUP_SLOTS`` slots of a warpgroup.
+            binds, and a few bytes with more than ``GROUP_SLOTS`` slots of a warpgroup outside its loop.
     """
 
     registers_per_thread: int
@@ -241,7 +244,15 @@ def registers_claim(placement: Placement, rank: int, precision: str, kernel: Ker
     wanted = resident + (_group_registers(placement, kernel, limits) if kernel.grouped else _warp_registers(placement, kernel, limits))
     cap = register_cap(placement.warps, limits=limits)
     fits = wanted <= cap
-    return RegisterClaim(min(wanted, cap), wanted, fits, not fits or kernel.grouped and placement.slots > GROUP_SLOTS)
+    return RegisterClaim(min(wanted, cap), wanted, fits, not fits or kernel.grouped and own_code_slots(placement, rank, kernel) > GROUP_SLOTS)
+
+
+def own_code_slots(placement: Placement, rank: int, kernel: Kernel) -> int:
+    """Slots of a warpgroup whose code stands by itself: all of them, but for streamed ones that are walked in a loop, two a turn after the first slot."""
+    streamed = placement.streamed_tiles // placement.warps
+    if kernel.quads <= QUADS_TOGETHER or not streamed or placement.slots <= LOOPED_SLOTS and rank <= LOOPED_RANK:
+        return placement.slots
+    return placement.slots - (streamed - (streamed == placement.slots)) // 2 * 2
 
 
 def _warp_registers(placement: Placement, kernel: Kernel, limits: KernelLimits) -> int:

@@ -228,13 +228,13 @@ def step_groups(values: Mapping[str, float], case: FusedCase) -> list[Group | Be
 
 
 def _joint_selection(values: Mapping[str, float], case: FusedCase) -> list[Group]:
-    """Selection from all tiles where one quad is, and second looks; where tiles stream beside that, these stand with the stream."""
+    """Selection from all tiles where one quad is, and second looks; where tiles stream beside that, most of these stand with the stream."""
     kernel, sizes = case.words.kernel, case.sizes
     found = selections(values, case, sizes.tiles, alone=False) if kernel.quads == 1 else []
     if not kernel.sampling:
         return found
     look_us = second_look_us(values, case)
-    return [*found, {"noise": choose(sizes.streamed_tiles > 0, 0.0, look_us) if kernel.quads == 1 else look_us}]
+    return [*found, {"noise": choose(sizes.streamed_tiles > 0, 1 - LOOKS_BESIDE_STREAM, 1.0) * look_us if kernel.quads == 1 else look_us}]
 
 
 def _latent_us(values: Mapping[str, float], case: FusedCase, led_rows: Number, products_us: Number) -> Number:
@@ -286,6 +286,10 @@ HELD_RING_SHARE = 0.75
 In-sample: placements with such rings tell it."""
 
 
+LOOKS_BESIDE_STREAM = 0.75
+"""Share of second looks beside which the stream of up to four rows goes on. In-sample: four sampled rows at ranks 256 and 512 tell it."""
+
+
 def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Number) -> list[Group | Beside]:
     """Streamed tiles: their products, with several quads their selection, and what of the stream these and the rest of the step do not hide.
 
@@ -302,12 +306,16 @@ def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Num
         latency_us = choose(case.stream_held, values["ring_latency_us"], values["ring_latency_hbm_us"])
         whole_us = terms.ring_us(case.streamed_bytes, ring_bytes, rate, latency_us) + logits_us
         filled_us = smaller(serial_us, terms.stream_us(ring_bytes, rate, 1.0)) * choose(ring_bytes >= case.streamed_bytes, HELD_RING_SHARE, 1.0)
-        looks = [{"noise": choose(sizes.streamed_tiles > 0, second_look_us(values, case), 0.0)}] if kernel.sampling else []
+        looks = [{"noise": choose(sizes.streamed_tiles > 0, LOOKS_BESIDE_STREAM * second_look_us(values, case), 0.0)}] if kernel.sampling else []
         return [Beside((products, *looks), "stream", choose(sizes.streamed_tiles > 0, whole_us - smaller(whole_us, filled_us), 0.0))]
     work = _grouped_work(values, case, products) if kernel.grouped else [products, *selections(values, case, sizes.streamed_tiles, alone=True)]
     if kernel.grouped or kernel.sampling:
         left_us = terms.stream_us(larger(case.streamed_bytes - ring_bytes, 0.0), rate, 1.0) + choose(sizes.streamed_tiles > 0, logits_us, 0.0)
-        return [*work, {"stream": terms.after_work_us(left_us, total_us(work), case.beyond_l2)}]
+        left_us = terms.after_work_us(left_us, total_us(work), case.beyond_l2)
+        if kernel.sampling:
+            parts = slots * terms.tile_parts(sizes.rank, case.words.precision) * reads
+            work, left_us = [*work, {"products": us_from_cycles(parts * terms.WARP_PART_CYCLES, case.clock_mhz)}], left_us * (1 - terms.SAMPLED_STREAM_HIDDEN / reads)
+        return [*work, {"stream": left_us}]
     turns = larger(slots, 1)
     one_us = terms.slot_in_turn_us((terms.stream_us(case.streamed_bytes, rate, 1.0) + logits_us) / turns, total_us(work) / turns, reads)
     return [Beside(tuple(work), "stream", slots * one_us)]

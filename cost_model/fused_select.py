@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_model import terms
 from cost_model.elementwise import Number, choose, rounded_up
-from cost_model.footprint import QUAD, Kernel
+from cost_model.footprint import QUAD, QUADS_TOGETHER, Kernel
 from cost_model.parts import Group
 
 if TYPE_CHECKING:
@@ -20,9 +20,13 @@ def rest_parameter(kernel: Kernel) -> str:
 
 
 def tile_rest_us(values: Mapping[str, float], case: FusedCase) -> Number:
-    """That rest, for every reading of the resident tiles by warps; between readings of sampled rows noise hides it."""
+    """That rest, for every reading of the resident tiles by warps; between readings of sampled rows noise hides it. Where warpgroups select from streamed tiles of
+    more than four quads at once nothing of it shows."""
     kernel = case.words.kernel
-    return terms.tile_rest_us(1 if kernel.sampling else case.passes, values[rest_parameter(kernel)])
+    readings = 1 if kernel.sampling else case.passes
+    if kernel.grouped and kernel.quads > QUADS_TOGETHER:
+        readings = choose(case.sizes.streamed_tiles > 0, 0, readings)
+    return terms.tile_rest_us(readings, values[rest_parameter(kernel)])
 
 
 def group_selection(values: Mapping[str, float], case: FusedCase, tiles: Number) -> Group:
@@ -36,8 +40,8 @@ def group_selection(values: Mapping[str, float], case: FusedCase, tiles: Number)
 def selections(values: Mapping[str, float], case: FusedCase, tiles: Number, alone: bool) -> list[Group]:
     """Selection from so many of a block's tiles, their share of the accumulators, for every quad; and the noise of a sampled one.
 
-    Slots that are multiplied side by side bound their noise and evaluate one row a lane and quad (`second_look_us` is what more they cost); slots that
-    are multiplied `alone` evaluate it all.
+    Rows bound their noise, and one of a lane and quad is evaluated. Slots that are multiplied side by side have one bound (`second_look_us` is what more they
+    cost); those that are multiplied `alone` have two, and then the rows of two quads are evaluated together.
     """
     kernel, sizes = case.words.kernel, case.sizes
     accumulators = accumulators_of(case) * tiles / sizes.tiles
@@ -45,12 +49,9 @@ def selections(values: Mapping[str, float], case: FusedCase, tiles: Number, alon
     found: list[Group] = [{"epilogue": terms.epilogue_us(accumulators, sizes.warps, case.quads, cycles, case.clock_mhz)}]
     if not kernel.sampling:
         return found
-    if alone:
-        noise_us = chain_us(values, case, case.quads * accumulators * terms.NOISE_PAIR_INSTRUCTIONS)
-    else:
-        of_pair = values["noise_bound_instructions"] + terms.NOISE_WORDS_INSTRUCTIONS * choose(draws_ahead(case), 0, 1)
-        bounded = accumulators * of_pair + choose(tiles > 0, terms.NOISE_EXACT_INSTRUCTIONS, 0)
-        noise_us = chain_us(values, case, case.quads * bounded)
+    of_pair = values["noise_bound_instructions"] + terms.NOISE_WORDS_INSTRUCTIONS * choose(draws_ahead(case), 0, 1) + terms.NOISE_SECOND_BOUND_INSTRUCTIONS * alone
+    exact = terms.NOISE_EXACT_INSTRUCTIONS / (2 if alone else 1)
+    noise_us = chain_us(values, case, case.quads * (accumulators * of_pair + choose(tiles > 0, exact, 0)))
     return [*found, {"noise": noise_us}]
 
 

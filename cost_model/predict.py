@@ -209,7 +209,7 @@ def _predict_fused(gpu: Gpu, head: Head, workload: Workload, mode: str, paramete
     used = parameters.only(gpu, dict.fromkeys((*of_step, *of_entry, "graph_launch_us")))
     facts = FloorFacts(gpu, parameters.curve, used["l2_latency_us"].value, used["graph_launch_us"].value)
     streams = placement.streamed_tiles > 0
-    unchecked = unchecked_parts(mode, head, workload, streams, placement.warps, narrow_ring(placement, head.rank, workload.precision),
+    unchecked = unchecked_parts(mode, head, workload, placement.warps, narrow_ring(placement, head.rank, workload.precision),
                                 crowded_slots(placement))
     moving = moving_parameters(of_entry, case), moving_parameters(of_step, case)
     return _assemble(
@@ -289,9 +289,8 @@ def _notes(gpu: Gpu, parameters: Parameters, used: Mapping[str, Parameter], fitt
 
 CHECKED_WAYS = (("resident", "int8x2"), ("streaming", "int8x2"), ("streaming", "bf16"))
 CHECKED_KINDS = ("markov", "gated", "rnn", "domino")
-MOST_STREAMED_ROWS = 16
-"""Fused walks that a calibration is fitted on, and held to by `tests/cost_model/test_recorded.py`; others are predicted with wider intervals. With more rows
-than that streamed tiles are multiplied with eight quads, at once by warpgroups and in two readings by warps, and steps are off by up to a third."""
+MOST_ROWS = {"markov": 32, "gated": 8, "rnn": 8, "domino": 8}
+"""Fused walks that a calibration is fitted on, and held to by `tests/cost_model/test_recorded.py`; others are predicted with wider intervals."""
 
 
 def narrow_ring(sizes: Placement | WalkSizes, rank: Number, precision: str) -> Number:
@@ -307,18 +306,16 @@ def crowded_slots(sizes: Placement | WalkSizes) -> Number:
     return (sizes.streamed_tiles == 0) & (sizes.tiles > GROUP_SLOTS * sizes.warps)
 
 
-def unchecked_parts(mode: str, head: Head, workload: Workload, streams: bool = False, warps: int = DEFAULT_WARPS, narrow: bool = False,
-                    crowded: bool = False) -> tuple[str, ...]:
-    """Name what of a fused walk's step the calibration is not fitted to; `streams`: whether any of its tiles do; `narrow`: whether its rings are; `crowded`:
-    whether its slots are."""
+def unchecked_parts(mode: str, head: Head, workload: Workload, warps: int = DEFAULT_WARPS, narrow: bool = False, crowded: bool = False) -> tuple[str, ...]:
+    """Name what of a fused walk's step the calibration is not fitted to; `narrow`: whether its rings are; `crowded`: whether its slots are."""
     parts = [f"{mode} {workload.precision}"] * ((mode, workload.precision) not in CHECKED_WAYS)
-    parts += [f"{head.kind} heads"] * (head.kind not in CHECKED_KINDS)
+    many = head.candidate_pool is None and workload.batch > MOST_ROWS.get(head.kind, workload.batch)
+    parts += [f"{head.kind} heads{f' of {workload.batch} rows' * many}"] * (many or head.kind not in CHECKED_KINDS)
     parts += [f"{warps} warps a block"] * (warps != DEFAULT_WARPS)
     parts += ["all tiles through a small ring"] * narrow
     if crowded and workload.precision == "int8x2" and walk_class(head, workload) == MANY_ROWS:
         parts += [f"more than {GROUP_SLOTS} resident slots a warp with {workload.batch} greedy rows, which may spill"]
-    many = streams and workload.batch > MOST_STREAMED_ROWS and head.candidate_pool is None
-    return (*parts, *([f"streams of {workload.batch} rows"] * many))
+    return tuple(parts)
 
 
 def unchecked_entry(head: Head) -> tuple[str, ...]:

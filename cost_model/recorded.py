@@ -42,7 +42,7 @@ def unchecked_of_series(key: SeriesKey) -> tuple[str, ...]:
     """Name what of a recorded fused walk's step the calibration is not fitted to."""
     placement, (head, workload) = placement_of_series(key), asked_of_series(key)
     narrow, crowded = (False, False) if placement is None else (narrow_ring(placement, head.rank, workload.precision), crowded_slots(placement))
-    return unchecked_parts(key.mode or "", head, workload, streams_of_series(key), key.warps or DEFAULT_WARPS, narrow, crowded)
+    return unchecked_parts(key.mode or "", head, workload, key.warps or DEFAULT_WARPS, narrow, crowded)
 
 
 def streams_of_series(key: SeriesKey) -> bool:

@@ -358,7 +358,7 @@ def _fused(block: _Block, heads: Sequence[Head], sizes: Sequence[WalkSizes], ker
     narrow, crowded = narrow_ring(case.sizes, case.sizes.rank, words.precision), crowded_slots(case.sizes)
 
     def errors(streams: bool, narrow: bool = False, crowded: bool = False) -> list[numpy.ndarray]:
-        unchecked = [unchecked_parts(mode, heads[0], one, streams, narrow=narrow, crowded=crowded) for one in asked]
+        unchecked = [unchecked_parts(mode, heads[0], one, narrow=narrow, crowded=crowded) for one in asked]
         found = [fused_errors(parameters, heads[0], one, parts, streams) for one, parts in zip(asked, unchecked)]
         return [numpy.array(column).reshape(1, -1, 1) for column in zip(*found)]
 

@@ -234,12 +234,12 @@ NOISE_WORDS_INSTRUCTIONS = 40
 NOISE_EXACT_INSTRUCTIONS = 80
 """Gumbel noise and division by the temperature of the one row of a lane that leads its contest (`contest.cuh`)."""
 
-NOISE_PAIR_INSTRUCTIONS = 230
-"""Philox4x32-10 and two Gumbel values of a pair, its divisions by the temperature: where each streamed slot is multiplied alone. Counted in SASS of sm_90,
-without its call."""
+NOISE_SECOND_BOUND_INSTRUCTIONS = 16
+"""What bounds of a pair's noise take beyond `noise_bound_instructions` where they are two (`contest.cuh`): a logarithm more and a minimum a row, counted in the source."""
 
-NOISE_AGAIN_INSTRUCTIONS = NOISE_PAIR_INSTRUCTIONS / 2
-"""The same where a lane evaluates all its rows again: pairs follow one another without a branch, two at a time."""
+NOISE_AGAIN_INSTRUCTIONS = 115
+"""Philox4x32-10, Gumbel values of a pair and divisions by the temperature, where a lane evaluates all its rows again: 230 in SASS of sm_90, and pairs follow one
+another without a branch, two at a time."""
 
 SECOND_LOOKS = 0.22
 """Chance that bounds leave the winner of a warp and batch row open (`contest.cuh`), times the rows of the warp and the lanes of a batch row: simulated for
@@ -289,6 +289,15 @@ def exchange_us(one_word_us: Number, rows_together: Number, growth: Number, crow
 def led_rows_us(led_rows: Number, row_us: Number) -> Number:
     """Further batch rows of a warp that exchanges words: (rows a leader - 1) × time of one. Words, winners and latents go one after the other."""
     return (led_rows - 1) * row_us
+
+
+WARP_PART_CYCLES = 160
+"""A part of a streamed tile that a warp of sampled rows multiplies with up to four quads: fragments from shared memory (30), four products that wait for one
+another (24 each: Luo et al. 2024), the wait for the part's copies (34). Derived."""
+
+SAMPLED_STREAM_HIDDEN = 0.5
+"""Share of what their stream leaves that runs on beside the noise of sampled rows, for one reading of each tile: with two, a part leaves the ring with the second,
+and the first hides nothing. In-sample: streams of 8 to 32 sampled rows tell it."""
 
 
 def tile_rest_us(readings: Number, rest_us: Number) -> Number:

@@ -172,9 +172,27 @@ def test_noise_is_bounded_and_evaluated_once_a_lane_where_slots_are_multiplied_s
     assert walk(temperature=0.5).step_us == walk(temperature=2.0).step_us, "the temperature is an input of one kernel"
 
 
-def test_streamed_slots_of_many_rows_evaluate_all_their_noise():
-    step = walk(mode="streaming", temperature=1.0, batch=8).terms["step"]
-    assert step["noise"].exposed_us == pytest.approx(9 * 2 * 230 * resolve(STUDY).values["instruction_cycles"] / 1980)
+def test_streamed_slots_of_many_rows_bound_their_noise_twice_and_evaluate_a_row_a_lane():
+    """9 slots and 2 quads: words of a pair and two bounds, one more instruction group than of resident slots; the exact noise of two quads at once."""
+    values, step = resolve(STUDY).values, walk(mode="streaming", temperature=1.0, batch=8).terms["step"]
+    instructions = 2 * (9 * (values["noise_bound_instructions"] + 16 + 40) + 80 / 2)
+    assert step["noise"].exposed_us == pytest.approx(instructions * values["instruction_cycles"] / 1980)
+
+
+def test_half_of_the_stream_of_many_sampled_rows_runs_beside_their_noise():
+    """9 slots of two parts, each 160 cycles beside what it reads; of what the ring (4 tiles a warp) does not hold, and of the logits, half is waited for."""
+    sampled, curve = walk(mode="streaming", temperature=1.0, batch=8).terms["step"], resolve(STUDY).curve
+    rate = curve.at(38_895_616 + 8 * 303_872) ** 0.5 * curve.at(1.2 * (38_895_616 + 8 * 303_872)) ** 0.5 * min(resolve(STUDY).values["stream_efficiency"], 1)
+    left_us = (38_895_616 - 132 * 32 * 4096) / rate * 1e6 + 8 * 303_872 / curve.at(38_895_616 + 16 * 8 * 303_872) * 1e6
+    assert sampled["stream"].exposed_us == pytest.approx(left_us / 2, rel=0.02)
+    assert sampled["products"].exposed_us == pytest.approx(9 * 2 * 160 / 1980)
+    twice = walk(mode="streaming", temperature=1.0, batch=32).terms["step"]
+    assert twice["products"].exposed_us == pytest.approx(9 * 2 * 2 * 160 / 1980), "eight quads read a tile twice, and the first reading hides nothing of the stream"
+
+
+def test_nothing_of_a_reading_shows_where_eight_quads_are_selected_at_once():
+    streaming, resident = (walk(mode=mode, batch=32).terms["step"]["tile_rest"].exposed_us for mode in ("streaming", "resident"))
+    assert streaming == 0 and resident == resolve(STUDY).values["tile_rest_32_us"] > 0
 
 
 def test_kept_logits_double_the_logits_traffic():
@@ -260,7 +278,7 @@ def test_a_path_is_known_by_its_kernel_too():
 
 
 @pytest.mark.parametrize("workload, kind, words", [
-    (dict(precision="bf16"), "markov", "resident bf16"), (dict(mode="streaming", batch=17, temperature=1.0), "gated", "streams of 17 rows"),
+    (dict(precision="bf16"), "markov", "resident bf16"), (dict(mode="streaming", batch=9, temperature=1.0), "gated", "gated heads of 9 rows"),
 ])
 def test_what_no_record_has_checked_has_a_wide_interval_and_a_note(workload, kind, words):
     def half(one):

@@ -13,7 +13,7 @@ from cost_model.gpu import load_gpu
 from cost_model.measurement import NO_PROBE, read_walk_folder, require_gpu
 from cost_model.parameters import RESIDUALS
 from cost_model.paths import data_root
-from cost_model.predict import CHECKED_KINDS, CHECKED_WAYS, MOST_STREAMED_ROWS
+from cost_model.predict import CHECKED_KINDS, CHECKED_WAYS, MOST_ROWS
 from cost_model.recorded import class_of_series, predict_series, streams_of_series, unchecked_of_series
 from cost_model.walk_class import FEW_ROWS
 from cost_model.workload import DEFAULT_EXCHANGE, OURS
@@ -113,9 +113,10 @@ def test_what_counts_as_checked_is_recorded():
     """The lists in `predict.py` decide which predictions carry a note and a wide interval, and which walks fix the residual coefficients."""
     ours = [key for key, _, _ in checked() if key.implementation == "wts"]
     assert {(key.mode, key.precision) for key in ours} == set(CHECKED_WAYS) and {key.head_kind for key in ours} == set(CHECKED_KINDS)
-    assert max(key.batch for key in ours if streams_of_series(key)) == MOST_STREAMED_ROWS
+    assert {kind: max(key.batch for key in ours if key.head_kind == kind) for kind in CHECKED_KINDS} == MOST_ROWS
     for sampled in (False, True):
-        assert max(key.batch for key in ours if ((key.temperature or 0) > 0) is sampled) == 32
+        for streams in (False, True):
+            assert max(key.batch for key in ours if ((key.temperature or 0) > 0, streams_of_series(key)) == (sampled, streams)) == 32
 
 
 REBUILD = "the records changed; run the command of data/README.md that makes the calibration and the engine table from them"

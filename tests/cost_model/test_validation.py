@@ -19,11 +19,8 @@ from cost_model.walk_class import FEW_ROWS, WALK_CLASSES
 from tests.cost_model.walk_examples import series_key
 
 H200 = load_gpu("h200-sxm", calibrated=False)
-MOST_HALF_WIDTH = 0.10
-"""The goal is 0.08, which vocabularies meet; of batches, fewer are left to tell a class's error from (docs/cost-model.md)."""
-
-MOST_ERROR = 0.155
-"""15 %, to the percent."""
+MOST_HALF_WIDTH, MOST_ERROR = 0.08, 0.15
+"""The goals, of all walks held out."""
 
 ENOUGH_POINTS, LEAST_INSIDE_OF_CLASS = 20, 0.80
 """Of so many points of one class the nominal share of 0.95 may come out so low: records and L2 states of one shape miss together, so that 20 points are some eight."""
@@ -93,21 +90,21 @@ def test_held_out_walks_meet_the_goals(hold_out, kind):
     summed, described = accuracy(found), accuracy(point for point in found if is_described(point))
     assert {point.kind for point in found} == {kind}
     assert summed.median_share <= 0.035 and 0.9 <= summed.inside_share <= 0.99 and summed.half_width_share <= MOST_HALF_WIDTH, summed
-    assert described.worst_share <= MOST_ERROR and described.points >= 0.8 * summed.points, described
+    assert summed.worst_share <= MOST_ERROR and described.points >= 0.95 * summed.points, (summed, described)
     for name in WALK_CLASSES:
         of_class = [point for point in found if is_described(point) and class_of_series(point.series) == name]
         if len(of_class) >= ENOUGH_POINTS:
             assert accuracy(of_class).inside_share >= LEAST_INSIDE_OF_CLASS, name
         if name == FEW_ROWS:
-            assert accuracy(of_class).half_width_share <= 0.11 and len(of_class) >= 0.1 * summed.points
+            assert accuracy(of_class).half_width_share <= 0.11 and len(of_class) >= 50
 
 
 def test_grids_are_predicted_by_what_other_records_say():
     grids = sorted(name for name in set(records()["record"]) if "-grid-" in name)
     found = leave_records_out(H200, records(), grids)
-    described = accuracy(point for point in found if is_described(point))
+    summed = accuracy(found)
     assert {(point.kind, point.held_out) for point in found} == {(HELD_OUT_RECORDS, None)} and {point.series.record for point in found} == set(grids)
-    assert described.points >= 200 and described.median_share <= 0.05 and described.worst_share <= MOST_ERROR and described.inside_share >= 0.85, described
+    assert summed.points >= 280 and summed.median_share <= 0.05 and summed.worst_share <= MOST_ERROR and summed.inside_share >= 0.9, summed
 
 
 def test_records_without_walks_cannot_be_left_out():
