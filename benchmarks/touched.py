@@ -7,7 +7,8 @@ with the placement that was recorded, so that a plan which chooses another insta
 launch is not compared.
 
 ``--only`` picks records by words of their names, such as ``headline,phases``; several must all hold. Records without walks of ours (probes,
-engines' kernels) and rounds, which do not say what they ran, are not looked at, and it says so.
+engines' kernels) and rounds, which do not say what they ran, are not looked at, and it says so. ``--write`` names the runs of shipped records
+that stand in ``data/same_code.toml``: what is decided from them holds for the present kernels (`wts_lab/kernel_origin.py`).
 
 Exit status: 0 everything is the same, 1 something has changed or is unknown, else as `benchmarks.status` has them.
 """
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.phases import PHASE_PROBE
 from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
+from cost_model.files import require_writable, write_text_whole
 from cost_model.fit import KEY_COLUMNS, SeriesKey
 from cost_model.gpu import recognise_gpu
 from cost_model.measurement import NO_PROBE, RECORD_SUFFIX, frame_rows, read_walk, read_walk_folder
@@ -43,7 +45,9 @@ from cost_model.recorded import asked_of_series, placement_of_series
 from cost_model.workload import OURS
 from wts_lab.bench_plan import PARTS
 from wts_lab.build import FLAGS, BuildCancelled, BuildError, Nvcc, find_nvcc
+from wts_lab.kernel_origin import same_code_path
 from wts_lab.recordings import measurements_root, recorded_gpus
+from wts_lab.tuned import walk_sources_hash
 
 if TYPE_CHECKING:
     import pandas
@@ -436,7 +440,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("records", nargs="*", type=Path, metavar="RECORD", help="walk records (default: all that ship)")
     command.add_argument("--only", action="append", default=[], metavar="WORDS",
                          help="only records with one of these words in their names, such as headline,phases; several must all hold")
+    command.add_argument("--write", action="store_true", help="compare all that ship, and write which of them stand to data/same_code.toml")
     given = command.parse_args(arguments)
+    if given.write:
+        if given.records or given.only:
+            raise BadInput("--write compares all shipped records; leave RECORD and --only out")
+        require_writable(same_code_path())
     frame, rounds = read_records(given.records)
     names = [*dict.fromkeys(frame["record"]), *rounds]
     chosen = [name for name in names if has_words(name, given.only)]
@@ -448,7 +457,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     passed_over = [name for name in chosen if name not in {one.record for one in walks}]
     if passed_over:
         print(f"not looked at, having no walks of ours or not saying what they ran: {', '.join(passed_over)}")
+    if given.write:
+        print(f"wrote {write_text_whole(same_code_path(), standing_runs(frame, compared))}")
     return 1 if any(one.changed or one.unknown for one in compared) else 0
+
+
+def standing_runs(frame: pandas.DataFrame, compared: Sequence[Touched]) -> str:
+    """Text of ``data/same_code.toml``: the runs of those records of which nothing changed or is unknown."""
+    stands = {one.record for one in compared if not one.changed and not one.unknown}
+    rows = frame[frame["record"].isin(stands)].drop_duplicates("run_id").sort_values(["record", "run_id"])
+    runs = [f"{json.dumps(run)} = {json.dumps(record)}" for run, record in zip(rows["run_id"], rows["record"])]
+    about = "# Runs whose kernels are those of the present sources in machine code, though the sources may have changed since: python -m benchmarks.touched --write"
+    return "\n".join([about, f"kernel_hash = {json.dumps(walk_sources_hash())}", "", "[runs]", *runs]) + "\n"
 
 
 if __name__ == "__main__":

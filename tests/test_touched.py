@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,13 @@ from benchmarks.sanitize import ARRIVE, SYNC  # noqa: E402
 from benchmarks.touched import Kernel, RecordedWalks, Touched, compare_sources, judge, machine_code, recorded_walks, request_of  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.gpu import load_gpu  # noqa: E402
-from cost_model.measurement import walk_row  # noqa: E402
+from cost_model.measurement import read_walk, walk_row  # noqa: E402
 from wts_lab import abi, build  # noqa: E402
 from wts_lab.bench import case_facts  # noqa: E402
 from wts_lab.bench_gpu import walk_facts, walk_options  # noqa: E402
 from wts_lab.build import BuildCancelled, BuildError, Nvcc  # noqa: E402
+from wts_lab.recordings import measurements_root  # noqa: E402
+from wts_lab.tuned import walk_sources_hash  # noqa: E402
 from wts_lab.walk_plan import plan_walk  # noqa: E402
 
 H200 = load_gpu("h200-sxm")
@@ -290,3 +293,15 @@ def test_named_records_are_read_from_where_they_lie(monkeypatch, capsys, reposit
     assert capsys.readouterr().out.splitlines()[1].split()[::2] == ["h200-sxm/2026-11-30-phases", "8", "0"]
     assert touched.main([str(records / "2026-11-30-round.parquet")]) == 2
     assert "is a round record, not a walk record" in capsys.readouterr().err
+
+
+def test_what_stands_is_written_where_settings_look_for_it(monkeypatch, capsys, tmp_path):
+    """Runs of records without a change, and of no other; never of some records only."""
+    said = (Touched("h200-sxm/2026-11-30-headline", "1" * 40, ("a",), (), ()), Touched("h200-sxm/2026-11-30-walks", "1" * 40, ("a",), ("b",), ()))
+    monkeypatch.setattr(touched, "compare_sources", lambda walks: said)
+    monkeypatch.setattr(touched, "same_code_path", lambda: tmp_path / "same_code.toml")
+    assert touched.main(["--write"]) == 1
+    (run,) = read_walk(measurements_root() / "h200-sxm" / "2026-11-30-headline.parquet")["run_id"].unique()
+    assert tomllib.loads((tmp_path / "same_code.toml").read_text()) == {"kernel_hash": walk_sources_hash(), "runs": {run: "h200-sxm/2026-11-30-headline"}}
+    capsys.readouterr()
+    assert touched.main(["--write", "--only", "headline"]) == 2 and "--write compares all shipped records" in capsys.readouterr().err

@@ -1,16 +1,19 @@
 """What a fingerprint says of the machine and the kernels behind measured rows.
 
 Records name the commit that made them, settings the hash of the kernels' sources, because a wheel has no history. In a checkout the
-two meet: where nothing that a walk is built from has changed since the records' commits, its kernels are the present ones.
+two meet: where nothing that a walk is built from has changed since the records' commits, its kernels are the present ones. Where something
+has, `data/same_code.toml` names the shipped runs whose kernels are still the present ones in machine code.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from cost_model.paths import data_root
 from wts_lab.environment import GIT_TIMEOUT_S
 from wts_lab.tuned import walk_sources_hash
 
@@ -27,8 +30,24 @@ def known_environment(origin: Mapping[str, Any], *, made_here: bool = False) -> 
         made_here: whether the rows were measured just now, with the present kernels.
     """
     known = {name: origin.get(name) for name in MACHINE_FACTS}
-    known["kernel_hash"] = walk_sources_hash() if made_here else recorded_kernel_hash(origin.get("git_commit"), origin.get("git_dirty"))
+    runs = origin.get("run_id")
+    known["kernel_hash"] = (
+        walk_sources_hash() if made_here or same_code([runs] if isinstance(runs, str) else runs or ())
+        else recorded_kernel_hash(origin.get("git_commit"), origin.get("git_dirty"))
+    )  # fmt: skip
     return {name: value for name, value in known.items() if value is not None and not isinstance(value, list)}
+
+
+def same_code(runs: Collection[str]) -> bool:
+    """Whether the kernels of these runs, at least one, are known to be those of the present sources in machine code: `benchmarks.touched` compares them."""
+    path = same_code_path()
+    known = tomllib.loads(path.read_text(encoding="utf-8")) if runs and path.is_file() else {}
+    return bool(known) and known["kernel_hash"] == walk_sources_hash() and set(runs) <= known["runs"].keys()
+
+
+def same_code_path() -> Path:
+    """Where the shipped runs of the same machine code are named: ``kernel_hash``, and ``[runs]``, run id -> record."""
+    return data_root() / "same_code.toml"
 
 
 def recorded_kernel_hash(commits: str | list[str] | None, dirty: bool | list[bool] | None, root: Path | None = None) -> str | None:

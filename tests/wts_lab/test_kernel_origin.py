@@ -6,8 +6,11 @@ import subprocess
 
 import pytest
 
+from cost_model.measurement import read_walk_folder
 from wts_lab import kernel_origin
-from wts_lab.kernel_origin import KERNEL_SOURCES, known_environment, recorded_kernel_hash
+from wts_lab.kernel_origin import KERNEL_SOURCES, known_environment, recorded_kernel_hash, same_code
+from wts_lab.recordings import measurements_root
+from wts_lab.tuned import walk_sources_hash
 
 
 @pytest.fixture
@@ -61,3 +64,23 @@ def test_facts_that_rows_do_not_share_are_left_out(monkeypatch):
               "git_dirty": False}  # fmt: skip
     assert known_environment(origin) == {"gpu_name": "NVIDIA H200", "gpu_sm_count": 132}
     assert known_environment(origin, made_here=True)["kernel_hash"] == "c0ffee"
+
+
+def test_runs_of_the_same_machine_code_are_of_the_present_kernels(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernel_origin, "walk_sources_hash", lambda: "c0ffee")
+    monkeypatch.setattr(kernel_origin, "data_root", lambda: tmp_path)
+    assert not same_code(["one"]), "no file, nothing known"
+    (tmp_path / "same_code.toml").write_text('kernel_hash = "c0ffee"\n[runs]\none = "h200-sxm/a"\ntwo = "h200-sxm/b"\n')
+    assert same_code(["one"]) and same_code(["one", "two"]) and not same_code(["one", "three"]) and not same_code([])
+    changed = {"git_commit": "0" * 40, "git_dirty": False}
+    assert known_environment(changed | {"run_id": "one"})["kernel_hash"] == known_environment(changed | {"run_id": ["one", "two"]})["kernel_hash"] == "c0ffee"
+    assert "kernel_hash" not in known_environment(changed | {"run_id": "three"}) and "kernel_hash" not in known_environment(changed)
+    monkeypatch.setattr(kernel_origin, "walk_sources_hash", lambda: "decade")
+    assert not same_code(["one"]), "the file is about other kernels"
+
+
+def test_the_shipped_file_is_about_the_present_kernels_and_shipped_runs():
+    runs = {run for folder in measurements_root().iterdir() for run in read_walk_folder(folder)["run_id"].dropna()}
+    known = kernel_origin.tomllib.loads(kernel_origin.same_code_path().read_text())
+    assert known["kernel_hash"] == walk_sources_hash(), "the kernels have changed: make again what python -m benchmarks.touched --write names"
+    assert known["runs"].keys() <= runs and {"h200-sxm/2026-11-30-headline", "h200-sxm/2026-11-30-walks"} <= set(known["runs"].values())
