@@ -16,24 +16,22 @@ Exit status: 0 everything is the same, 1 something has changed or is unknown, el
 from __future__ import annotations
 
 import argparse
-import hashlib
-import inspect
 import io
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.kernel_code import Kernel, make_kernels, same_code
 from benchmarks.phases import PHASE_PROBE
 from benchmarks.status import ending_with_status
 from cost_model.errors import BadInput
@@ -44,7 +42,7 @@ from cost_model.measurement import NO_PROBE, RECORD_SUFFIX, frame_rows, read_wal
 from cost_model.recorded import asked_of_series, placement_of_series
 from cost_model.workload import OURS
 from wts_lab.bench_plan import PARTS
-from wts_lab.build import FLAGS, BuildCancelled, BuildError, Nvcc, find_nvcc
+from wts_lab.build import BuildCancelled, BuildError, Nvcc, find_nvcc
 from wts_lab.kernel_origin import same_code_path
 from wts_lab.recordings import measurements_root, recorded_gpus
 from wts_lab.tuned import walk_sources_hash
@@ -65,7 +63,6 @@ MUST_BE_KNOWN = (
     "temperature", "grid_blocks", "warps", "register_tiles", "shared_tiles", "tensor_tiles", "streamed_tiles", "staging_tiles", "probe",
 )  # fmt: skip
 SAME, CHANGED, UNKNOWN = VERDICTS = ("same", "changed", "unknown")
-COMPILE_TIMEOUT_S = 600
 SHOWN_COMMIT = 9
 
 
@@ -159,79 +156,7 @@ def has_words(name: str, only: Sequence[str]) -> bool:
     return all(any(word in name for word in condition.split(",")) for condition in only)
 
 
-# --- what trees make of it ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One instantiation as one tree makes it. Two are equal where all that goes into the compiler is.
-
-    Attributes:
-        name: of its `WalkSpec`.
-        unit: text of its translation unit.
-        arch: what it is built for, such as ``sm_90a``.
-        sources: hash of all CUDA sources and of the rendered header.
-        tree: folder with ``csrc`` and ``wts_abi.h``.
-    """
-
-    name: str
-    unit: str
-    arch: str
-    sources: str
-    tree: Path = field(compare=False)
-
-
-def describe_kernels() -> None:
-    """Plan the requests of standard input, a JSON list, and print the header, and each kernel or why there is none, as JSON.
-
-    Runs by its source in a process of its own, since a tree's contract is told by that tree's own packages; so it imports all it needs.
-    """
-    import json
-    import sys
-    from functools import cache
-
-    from cost_model.gpu import load_gpu
-    from cost_model.head import Head
-    from cost_model.placement import Placement
-    from wts_lab.abi import render_header
-    from wts_lab.walk_plan import plan_walk
-
-    gpu_called = cache(load_gpu)
-
-    def described(asked: dict) -> dict:
-        gpu = gpu_called(asked["gpu"])
-        plan = plan_walk(gpu, Head(**asked["head"]), placement=Placement(**asked["placement"]), **asked["options"])
-        if plan.grid_blocks != asked["grid_blocks"]:
-            raise ValueError(f"the plan has {plan.grid_blocks} blocks, and {asked['grid_blocks']} walked")
-        arch = "sm_{}{}".format(*gpu.compute_capability) + "a" * (plan.spec.products == "warpgroup")  # as build_walk
-        return {"name": plan.spec.name(), "unit": plan.spec.translation_unit(), "arch": arch}
-
-    answers = []
-    for asked in json.load(sys.stdin):
-        try:
-            answers.append(described(asked))
-        except Exception as error:  # noqa: BLE001 - whatever an older tree raises is told as the reason
-            answers.append({"reason": f"{type(error).__name__}: {error}"})
-    json.dump({"header": render_header(), "kernels": answers}, sys.stdout)
-
-
-def make_kernels(tree: Path, requests: Sequence[str]) -> dict[str, Kernel | str]:
-    """Each request's kernel as the packages and sources of a tree have it, or why it has none; writes the tree's header."""
-    program = f"{inspect.getsource(describe_kernels)}\ndescribe_kernels()\n"
-    search = os.pathsep.join(path for path in (str(tree), os.environ.get("PYTHONPATH", "")) if path)
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=f"[{','.join(requests)}]", capture_output=True, text=True, cwd=tree,
-        env={**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-    if done.returncode:
-        return dict.fromkeys(requests, f"the tree's own planner fails: {(done.stderr.splitlines() or ['without a word'])[-1]}")
-    told = json.loads(done.stdout)
-    (tree / "wts_abi.h").write_text(told["header"])
-    files = (path for path in sorted((tree / "csrc").rglob("*")) if path.is_file())
-    parts = [told["header"].encode(), *(part for path in files for part in (bytes(path.relative_to(tree)), path.read_bytes()))]
-    sources = hashlib.sha256(b"\0".join(parts)).hexdigest()
-    kernels = (one.get("reason") or Kernel(**one, sources=sources, tree=tree) for one in told["kernels"])
-    return dict(zip(requests, kernels, strict=True))
+# --- two trees ------------------------------------------------------------------------------------------------------------------
 
 
 def git(root: Path, *words: str) -> bytes | None:
@@ -273,70 +198,6 @@ def take_present(root: Path, folder: Path) -> Path:
     for name in PLANNED_FROM:
         shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
-
-
-# --- machine code ---------------------------------------------------------------------------------------------------------------
-
-
-def machine_code(cubin: bytes) -> list[bytes]:
-    """Contents of an ELF file's sections of code and of constants that the code reads, sorted: names hold template arguments.
-
-    ``.nv.constant0`` is left out: the launch fills it with the parameters.
-    """
-    table, = struct.unpack_from("<Q", cubin, 0x28)
-    size, count, names = struct.unpack_from("<3H", cubin, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQ", cubin, table + size * number) for number in range(count)]
-    found = []
-    for name_at, _, _, _, start, length in sections:
-        name_start = sections[names][4] + name_at
-        name = cubin[name_start : cubin.index(b"\0", name_start)]
-        if name.startswith((b".text", b".nv.constant", b".nv.global.init")) and not name.startswith(b".nv.constant0"):
-            found.append(cubin[start : start + length])
-    return sorted(found)
-
-
-def run_nvcc(nvcc: Nvcc, folder: Path, *words: str | Path) -> None:
-    """Run the compiler on a file of that folder, with the flags of every build but that which only tells profilers of source lines.
-
-    Raises:
-        BuildError: it failed; the message is its first line that tells of an error.
-    """
-    flags = [flag for flag in FLAGS if flag != "-lineinfo"]  # they differ after any edit, and the code does not
-    done = subprocess.run(
-        [nvcc.path, *flags, *words], cwd=folder, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, env={**os.environ, "TMPDIR": str(folder)},
-    )  # fmt: skip
-    if done.returncode:
-        said = done.stderr.splitlines() or [f"exit status {done.returncode}"]
-        raise BuildError(next((line for line in said if "error" in line), said[-1]))
-
-
-def compile_ptx(kernel: Kernel, folder: Path, nvcc: Nvcc) -> str:
-    """Compile a kernel as far as PTX, into ``walk.ptx`` of a new folder, and return that."""
-    folder.mkdir()
-    (folder / "walk.cu").write_text(kernel.unit)
-    includes = [f"-I{path}" for path in (kernel.tree / "csrc", kernel.tree, *nvcc.include_dirs)]
-    run_nvcc(nvcc, folder, *includes, f"-arch={kernel.arch.replace('sm_', 'compute_')}", "-ptx", "walk.cu")
-    return (folder / "walk.ptx").read_text()
-
-
-def assemble(kernel: Kernel, folder: Path, nvcc: Nvcc) -> list[bytes]:
-    """The machine code of the PTX that lies in a folder."""
-    run_nvcc(nvcc, folder, f"-arch={kernel.arch}", "-cubin", "walk.ptx")
-    return machine_code((folder / "walk.cubin").read_bytes())
-
-
-def same_code(before: Kernel, now: Kernel, scratch: Path, nvcc: Nvcc) -> bool:
-    """Whether two kernels are the same machine code; where their PTX is the same it is not made.
-
-    Raises:
-        BuildError, TimeoutExpired: one of them does not compile.
-    """
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        sides = [(kernel, Path(folder) / name) for kernel, name in ((before, "before"), (now, "now"))]
-        if len({compile_ptx(*side, nvcc) for side in sides}) == 1:
-            return True
-        first, second = (assemble(*side, nvcc) for side in sides)
-        return first == second
 
 
 def judge(before: Kernel | str, now: Kernel | str, scratch: Path, nvcc: Nvcc) -> tuple[str, str]:
@@ -464,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def standing_runs(frame: pandas.DataFrame, compared: Sequence[Touched]) -> str:
     """Text of ``data/same_code.toml``: the runs of those records of which nothing changed or is unknown."""
-    stands = {one.record for one in compared if not one.changed and not one.unknown}
+    stands = {one.record for one in compared} - {one.record for one in compared if one.changed or one.unknown}
     rows = frame[frame["record"].isin(stands)].drop_duplicates("run_id").sort_values(["record", "run_id"])
     runs = [f"{json.dumps(run)} = {json.dumps(record)}" for run, record in zip(rows["run_id"], rows["record"])]
     about = "# Runs whose kernels are those of the present sources in machine code, though the sources may have changed since: python -m benchmarks.touched --write"

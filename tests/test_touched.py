@@ -16,11 +16,12 @@ pytest.importorskip("pandas", reason="records need pandas")
 
 import pandas  # noqa: E402
 
-from benchmarks import touched  # noqa: E402
+from benchmarks import kernel_code, touched  # noqa: E402
 from benchmarks.cases import find  # noqa: E402
+from benchmarks.kernel_code import Kernel, machine_code  # noqa: E402
 from benchmarks.phases import PHASE_PROBE  # noqa: E402
 from benchmarks.sanitize import ARRIVE, SYNC  # noqa: E402
-from benchmarks.touched import Kernel, RecordedWalks, Touched, compare_sources, judge, machine_code, recorded_walks, request_of  # noqa: E402
+from benchmarks.touched import RecordedWalks, Touched, compare_sources, judge, recorded_walks, request_of  # noqa: E402
 from cost_model.errors import BadInput  # noqa: E402
 from cost_model.gpu import load_gpu  # noqa: E402
 from cost_model.measurement import read_walk, walk_row  # noqa: E402
@@ -54,7 +55,7 @@ def test_what_a_row_asks_for_is_planned_as_its_case_was(tmp_path):
     for case in fused:
         plan = plan_walk(H200, case.head, **walk_options(case))
         wanted[request_of(row_of(case))] = (plan.spec.name(), plan.spec.translation_unit(), "sm_90a" if plan.spec.products == "warpgroup" else "sm_90")
-    kernels = touched.make_kernels(touched.take_present(touched.ROOT, tmp_path), list(wanted))
+    kernels = kernel_code.make_kernels(touched.take_present(touched.ROOT, tmp_path), list(wanted))
     assert {request: (kernel.name, kernel.unit, kernel.arch) for request, kernel in kernels.items()} == wanted and len(wanted) > 100
     assert (tmp_path / "wts_abi.h").read_text() == abi.render_header() and len({kernel.sources for kernel in kernels.values()}) == 1
 
@@ -114,7 +115,7 @@ TREE = {
     "csrc/walk/walk.cuh": "code", "data/gpus/h.toml": "", "cost_model/__init__.py": "",
     "cost_model/gpu.py": "def load_gpu(_): return type('Gpu', (), {'compute_capability': (9, 0)})",
     "cost_model/head.py": "from types import SimpleNamespace as Head", "cost_model/placement.py": "from types import SimpleNamespace as Placement",
-    "wts_lab/__init__.py": "", "wts_lab/abi.py": "def render_header(): return 'header'", "wts_lab/walk_plan.py": PLANNER.replace("PLAN", "first"),
+    "wts_lab/__init__.py": "", "wts_lab/build.py": "FLAGS = ('-O3', '-lineinfo')", "wts_lab/abi.py": "def render_header(): return 'header'", "wts_lab/walk_plan.py": PLANNER.replace("PLAN", "first"),
 }  # fmt: skip
 
 
@@ -139,8 +140,8 @@ def checkout(tmp_path, monkeypatch):
     git("add", ".")
     git("commit", "--quiet", "--message", "first")
     monkeypatch.setattr(touched, "find_nvcc", lambda: NVCC)
-    monkeypatch.setattr(touched, "compile_ptx", lambda kernel, *_: kernel.unit + (kernel.tree / "csrc" / "walk" / "walk.cuh").read_text().partition("//")[0])
-    monkeypatch.setattr(touched, "assemble", lambda kernel, *_: [(kernel.tree / "csrc" / "walk" / "walk.cuh").read_bytes()])
+    monkeypatch.setattr(kernel_code, "compile_ptx", lambda kernel, *_: kernel.unit + (kernel.tree / "csrc" / "walk" / "walk.cuh").read_text().partition("//")[0])
+    monkeypatch.setattr(kernel_code, "assemble", lambda kernel, *_: [(kernel.tree / "csrc" / "walk" / "walk.cuh").read_bytes()])
     return root, git("rev-parse", "HEAD")
 
 
@@ -198,7 +199,7 @@ def test_an_interrupt_ends_the_comparison_and_keeps_nothing(checkout, tmp_path, 
 
 def kernel(tree: Path, arch: str = "sm_90", unit: str = "unit", sources: str = "hash") -> Kernel:
     """A kernel of made-up sources."""
-    return Kernel("walk", unit, arch, sources, tree)
+    return Kernel("walk", unit, arch, build.FLAGS, sources, tree)
 
 
 @pytest.mark.parametrize(
@@ -208,8 +209,8 @@ def kernel(tree: Path, arch: str = "sm_90", unit: str = "unit", sources: str = "
 )  # fmt: skip
 def test_code_is_compared_where_ptx_differs(tmp_path, monkeypatch, ptx, code, arch, verdict, assembled):
     seen = []
-    monkeypatch.setattr(touched, "compile_ptx", lambda one, folder, nvcc: ptx[one.sources == "now"])
-    monkeypatch.setattr(touched, "assemble", lambda one, folder, nvcc: seen.append(folder) or [code[one.sources == "now"]])
+    monkeypatch.setattr(kernel_code, "compile_ptx", lambda one, folder, nvcc: ptx[one.sources == "now"])
+    monkeypatch.setattr(kernel_code, "assemble", lambda one, folder, nvcc: seen.append(folder) or [code[one.sources == "now"]])
     assert judge(kernel(tmp_path), kernel(tmp_path, arch, sources="now"), tmp_path, NVCC) == (verdict, "walk")
     assert len(set(seen)) == assembled and list(tmp_path.iterdir()) == []
 
@@ -218,7 +219,7 @@ def test_equal_sources_are_not_compiled_and_what_does_not_compile_is_unknown(tmp
     def fails(*_):
         raise BuildError("walk.cu(1): error: no such thing")
 
-    monkeypatch.setattr(touched, "compile_ptx", fails)
+    monkeypatch.setattr(kernel_code, "compile_ptx", fails)
     assert judge(kernel(tmp_path), kernel(tmp_path / "elsewhere"), tmp_path, NVCC) == ("same", "walk")
     assert judge(kernel(tmp_path), kernel(tmp_path, unit="other"), tmp_path, NVCC) == ("unknown", "walk does not compile: walk.cu(1): error: no such thing")
     assert judge("nothing fits", kernel(tmp_path), tmp_path, NVCC) == ("unknown", "its commit: nothing fits")
@@ -251,7 +252,7 @@ def test_a_kernel_compiled_twice_is_the_same_and_an_edited_one_is_not(tmp_path):
         assert old in source.read_text()
         source.write_text(source.read_text().replace(old, new))
         (tmp_path / name / "wts_abi.h").write_text(abi.render_header())
-        kernels[name] = Kernel(spec.name(), spec.translation_unit(), "sm_90", name, tmp_path / name)
+        kernels[name] = Kernel(spec.name(), spec.translation_unit(), "sm_90", build.FLAGS, name, tmp_path / name)
     verdicts = {name: judge(kernels["present"], one, tmp_path, nvcc) for name, one in kernels.items() if name != "present"}
     unknown, reason = verdicts.pop("broken")
     assert verdicts == {"remarked": ("same", spec.name()), "edited": ("changed", spec.name())}
@@ -296,8 +297,11 @@ def test_named_records_are_read_from_where_they_lie(monkeypatch, capsys, reposit
 
 
 def test_what_stands_is_written_where_settings_look_for_it(monkeypatch, capsys, tmp_path):
-    """Runs of records without a change, and of no other; never of some records only."""
-    said = (Touched("h200-sxm/2026-11-30-headline", "1" * 40, ("a",), (), ()), Touched("h200-sxm/2026-11-30-walks", "1" * 40, ("a",), ("b",), ()))
+    """Runs of records without a change in any commit that made them, and of no other; never of some records only."""
+    said = (
+        Touched("h200-sxm/2026-11-30-headline", "1" * 40, ("a",), (), ()), Touched("h200-sxm/2026-11-30-walks", "1" * 40, ("a",), ("b",), ()),
+        Touched("h200-sxm/2026-11-30-walks", "2" * 40, ("a",), (), ()), Touched("h200-sxm/2026-11-30-heads", "1" * 40, (), (), ("why",)),
+    )  # fmt: skip
     monkeypatch.setattr(touched, "compare_sources", lambda walks: said)
     monkeypatch.setattr(touched, "same_code_path", lambda: tmp_path / "same_code.toml")
     assert touched.main(["--write"]) == 1

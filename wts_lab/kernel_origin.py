@@ -8,11 +8,11 @@ has, `data/same_code.toml` names the shipped runs whose kernels are still the pr
 from __future__ import annotations
 
 import subprocess
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from cost_model.catalogue import CatalogueError, check_keys, read_facts
 from cost_model.paths import data_root
 from wts_lab.environment import GIT_TIMEOUT_S
 from wts_lab.tuned import walk_sources_hash
@@ -39,10 +39,19 @@ def known_environment(origin: Mapping[str, Any], *, made_here: bool = False) -> 
 
 
 def same_code(runs: Collection[str]) -> bool:
-    """Whether the kernels of these runs, at least one, are known to be those of the present sources in machine code: `benchmarks.touched` compares them."""
+    """Whether the kernels of these runs, at least one, are known to be those of the present sources in machine code: `benchmarks.touched` compares them.
+
+    Raises:
+        CatalogueError: the file that says so cannot be read.
+    """
     path = same_code_path()
-    known = tomllib.loads(path.read_text(encoding="utf-8")) if runs and path.is_file() else {}
-    return bool(known) and known["kernel_hash"] == walk_sources_hash() and set(runs) <= known["runs"].keys()
+    if not runs or not path.is_file():
+        return False
+    known = read_facts(path)
+    check_keys(path, "the file", known, {"kernel_hash", "runs"})
+    if not isinstance(known["runs"], Mapping):
+        raise CatalogueError(f"{path}: runs is {known['runs']!r}; it must be a table, run id -> record, as python -m benchmarks.touched --write makes it")
+    return known["kernel_hash"] == walk_sources_hash() and set(runs) <= known["runs"].keys()
 
 
 def same_code_path() -> Path:

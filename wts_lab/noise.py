@@ -32,6 +32,8 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio and sqrt(3) - 1, as the paper has them
 WORD_MASK = 0xFFFFFFFF
+LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
+"""The smallest normal fp32 number: below it, 1 / T is infinite, and the kernel's bounds of noise tell nothing."""
 CHUNK_WORDS = 1 << 22  # at a time: bounds the int64 temporaries to some 100 MiB
 
 
@@ -46,15 +48,15 @@ def split_key(key: int) -> tuple[int, int]:
 
 
 def require_temperatures(given: Any) -> None:
-    """Raise BadInput unless temperatures are finite and at least 0: a number, an array or a tensor of them.
+    """Raise BadInput unless temperatures, a number, an array or a tensor of them, are finite and 0 or at least LEAST_TEMPERATURE.
 
     A tensor on another device than the host's is let be: reading it would wait for that device, which a walk must not.
     """
     if getattr(getattr(given, "device", None), "type", "cpu") != "cpu":
         return
     values = _host(given, np.float32)
-    if not np.isfinite(values).all() or (values < 0).any():
-        raise BadInput(f"temperatures are {values.tolist()}; each must be a finite number of at least 0 (0 is greedy)")
+    if not np.isfinite(values).all() or ((values != 0) & (values < LEAST_TEMPERATURE)).any():
+        raise BadInput(f"temperatures are {values.tolist()}; each must be a finite number of at least {LEAST_TEMPERATURE:.3g}, or 0 (greedy)")
 
 
 # --- NumPy ---------------------------------------------------------------------------------------------------------------

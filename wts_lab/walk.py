@@ -201,7 +201,7 @@ class Walk:
             base_logits: bf16 ``[B, positions, >= vocab]``; columns past the vocabulary are ignored.
             anchor: int64 ``[B]``, target ids.
             hidden: bf16 ``[B, positions, hidden_size]``; needed by every head but Markov.
-            temperatures: float32 ``[B]``, finite and at least 0, 0 for a greedy row; with ``noise``, and for a walk prepared with
+            temperatures: float32 ``[B]``, finite, 0 for a greedy row, else at least 1.2e-38 (the smallest normal number); with ``noise``, and for a walk prepared with
                 ``sampling``. Values on the device are not looked at, since that would wait for it: any other draws without meaning.
             noise: 64-bit key, and int64 ``[1]`` offset on the device, advanced by one.
             tokens_out: int64 ``[B, positions]``.

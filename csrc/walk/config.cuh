@@ -74,8 +74,9 @@ struct WalkConfig {
   static constexpr int wanted_ahead = group_quads <= 2 ? 7 : group_quads == 4 ? 3 : 2, slots_ahead = slots < wanted_ahead ? slots : wanted_ahead;
   // Slots of a warpgroup whose code stands by itself; the others, two for each turn of a loop, are streamed ones of more than 16 rows: the code of
   // each is 11 KiB, with more than ten a kernel outgrows the instruction cache, and at ranks above 256 it spills.
-  static constexpr bool loops = grouped && quads > 4 && StreamedSlots > 0 && (slots > 10 || Rank > 256);
-  static constexpr int turns = slots - (loops ? (streamed_slots - (resident_slots == 0)) / 2 * 2 : 0);
+  static constexpr int loopable = StreamedSlots > 0 ? (StreamedSlots - (resident_slots == 0)) / 2 * 2 : 0;  // after the first slot, in pairs
+  static constexpr bool loops = grouped && quads > 4 && loopable > 0 && (slots > 10 || Rank > 256);
+  static constexpr int turns = slots - (loops ? loopable : 0);
   static constexpr int least_groups = joint_slots < 3 ? joint_slots : 3;
   static constexpr int groups = (joint_slots + pack - 1) / pack < least_groups ? least_groups : (joint_slots + pack - 1) / pack;
   static constexpr int columns = groups == 0 ? 0 : (joint_slots + groups - 1) / groups;
@@ -95,7 +96,7 @@ struct WalkConfig {
   static constexpr int led_rows = (Rows + Warps - 1) / Warps;         // of one leader
   static constexpr int block_rows = slots * Warps * kTileRows;        // of the matrix
 
-  // Shared memory, in order: resident tiles, staging ring, row scales, latents, keys, tokens and flags, state.
+  // Shared memory, in order: resident tiles, staging ring, row scales, latents, keys, tokens and flags, temperatures and bounds of noise, state.
   static constexpr int scale_slots = pack * groups > slots ? pack * groups : slots;  // lanes read scales of slots that are not there
   static constexpr int scale_stride = Warps * kTileRows * 4 + 32;  // of a slot; the 32 bytes keep columns in different banks
   static constexpr int resident_offset = 0;

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cost_model import terms
 from cost_model.errors import BadInput
+from cost_model.footprint import own_code_slots
 from cost_model.gpu import load_gpu
 from cost_model.head import Head
 from cost_model.measurement import read_walk_folder
@@ -399,3 +400,12 @@ def test_sampled_rows_are_multiplied_by_warps_and_so_are_greedy_ones_where_a_war
     assert kernel_beside(greedy, gpu, head, "int8x2", rows=32).products == "warpgroup"
     assert kernel_beside(greedy, gpu, head, "int8x2", rows=32, sampling=True).products == "warp"
     assert kernel_beside(sampled, gpu, head, "int8x2", rows=32).products == "warp", "it keeps more tiles in registers than a warpgroup's sums leave"
+
+
+@pytest.mark.parametrize(("register", "shared", "streamed", "rank", "rows", "own"), [
+    (0, 4, 12, 256, 32, 4), (0, 4, 11, 256, 32, 5), (0, 0, 11, 256, 32, 1), (0, 0, 12, 256, 32, 2), (0, 4, 6, 256, 32, 10), (0, 0, 1, 512, 32, 1),
+    (0, 0, 2, 512, 32, 2), (0, 0, 3, 512, 32, 1), (0, 1, 1, 512, 32, 2), (0, 1, 2, 512, 32, 1), (0, 1, 15, 512, 16, 16), (8, 6, 0, 128, 32, 14),
+])
+def test_streamed_slots_of_eight_quads_are_a_loop_above_ten_slots_and_above_rank_256(register, shared, streamed, rank, rows, own):
+    """`turns` of csrc/walk/config.cuh: two slots a turn after the first slot; what is left over, and what is resident, has code of its own."""
+    assert own_code_slots(slots(8, register, shared, streamed, 1 if streamed else 0), rank, Kernel(rows, products="warpgroup")) == own

@@ -49,6 +49,8 @@ INSTANTIATIONS = {
     "batch-32": (FULL_V, 256, "resident", "int8x2", None, 32),
     "batch-8-streaming": (40_000, 128, "streaming", "int8x2", None, 8),
     "batch-32-streaming": (40_000, 128, "streaming", "int8x2", None, 32),
+    "batch-32-rank-512": (129_280, 512, "resident", "int8x2", None, 32),
+    "batch-32-one-streamed-slot": (16_000, 512, "streaming", "int8x2", None, 32),
     "batch-8-partial": (FULL_V, 256, "resident", "int8x2", placed(8, 2, 4, 3, 1), 8),
     "batch-32-one-tile": (5, 64, "resident", "int8x2", None, 32),
     "batch-5-bf16": (20_011, 160, "streaming", "bf16", None, 5),

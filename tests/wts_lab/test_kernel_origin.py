@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from cost_model.catalogue import CatalogueError, read_facts
 from cost_model.measurement import read_walk_folder
 from wts_lab import kernel_origin
 from wts_lab.kernel_origin import KERNEL_SOURCES, known_environment, recorded_kernel_hash, same_code
@@ -79,8 +80,18 @@ def test_runs_of_the_same_machine_code_are_of_the_present_kernels(monkeypatch, t
     assert not same_code(["one"]), "the file is about other kernels"
 
 
+@pytest.mark.parametrize(("text", "told"), [
+    ("kernel_hash =", "cannot be read as a fact file"), ('kernel_hash = "c0ffee"', "runs"), ('kernel_hash = "c0ffee"\nruns = 3', "runs is 3; it must be a table"),
+])
+def test_a_corrupt_file_is_an_error_that_names_it(monkeypatch, tmp_path, text, told):
+    monkeypatch.setattr(kernel_origin, "data_root", lambda: tmp_path)
+    (tmp_path / "same_code.toml").write_text(text)
+    with pytest.raises(CatalogueError, match=f"same_code.toml.*{told}"):
+        known_environment({"git_commit": "0" * 40, "git_dirty": False, "run_id": "one"})
+
+
 def test_the_shipped_file_is_about_the_present_kernels_and_shipped_runs():
     runs = {run for folder in measurements_root().iterdir() for run in read_walk_folder(folder)["run_id"].dropna()}
-    known = kernel_origin.tomllib.loads(kernel_origin.same_code_path().read_text())
+    known = read_facts(kernel_origin.same_code_path())
     assert known["kernel_hash"] == walk_sources_hash(), "the kernels have changed: make again what python -m benchmarks.touched --write names"
     assert known["runs"].keys() <= runs and {"h200-sxm/2026-11-30-headline", "h200-sxm/2026-11-30-walks"} <= set(known["runs"].values())

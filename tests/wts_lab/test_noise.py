@@ -159,7 +159,7 @@ def test_no_sampled_row_is_no_sampling():
     ("arguments", "message"),
     [
         ((2, [1.0], (1, 2)), r"temperatures must be \[2\]"),
-        ((2, [1.0, -1.0], (1, 2)), "at least 0"),
+        ((2, [1.0, -1.0], (1, 2)), "at least 1.18e-38, or 0"),
         ((2, [1.0, np.nan], (1, 2)), "finite"),
         ((2, [1.0, 0.0], None), "needs noise"),
         ((2, [1.0, 0.0], (1, [1, 2, 3])), "an offset must be"),
@@ -172,13 +172,13 @@ def test_sampling_that_does_not_fit_is_refused(arguments, message):
         noise.Sampling.of(*arguments)
 
 
-@pytest.mark.parametrize("wrong", [np.nan, -0.5, np.inf])
+@pytest.mark.parametrize("wrong", [np.nan, -0.5, np.inf, 1e-40])
 def test_temperatures_that_the_host_sees_are_refused_by_value(wrong):
     torch = pytest.importorskip("torch", reason="tensors are torch's")
     for given in (wrong, [1.0, wrong], np.array([wrong]), torch.tensor([0.0, wrong])):
-        with pytest.raises(BadInput, match=f"{wrong}.*; each must be a finite number of at least 0"):
+        with pytest.raises(BadInput, match=r"; each must be a finite number of at least 1\.18e-38, or 0 \(greedy\)"):
             noise.require_temperatures(given)
-    noise.require_temperatures(torch.tensor([0.0, 0.7]))
+    noise.require_temperatures(torch.tensor([0.0, 0.7, 1.2e-38]))
     noise.require_temperatures(torch.tensor([wrong], device="meta"))  # stands for a GPU's: a tensor that cannot be read here
 
 

@@ -61,8 +61,8 @@ def test_a_placement_that_cannot_hold_the_matrix_or_contradicts_the_mode_is_refu
     ("temperatures", "message"),
     [
         (0.7, r"temperatures is 0.7; give a float32 tensor \[batch\] on cuda:0, 0 for a greedy row"),
-        (torch.tensor([float("nan")]), r"temperatures are \[nan\]; each must be a finite number of at least 0"),
-        (torch.tensor([1.0, -1.0]), r"temperatures are \[1.0, -1.0\]; each must be a finite number of at least 0"),
+        (torch.tensor([float("nan")]), r"temperatures are \[nan\]; each must be a finite number of at least 1.18e-38, or 0"),
+        (torch.tensor([1.0, -1.0]), r"temperatures are \[1.0, -1.0\]; each must be a finite number of at least 1.18e-38, or 0"),
     ],
 )
 def test_temperatures_that_the_host_can_see_are_checked(temperatures, message):
