@@ -286,6 +286,10 @@ HELD_RING_SHARE = 0.75
 In-sample: placements with such rings tell it."""
 
 
+SAMPLED_STREAM_HIDDEN = 0.5
+"""Share of what their stream leaves that runs on beside the noise of sampled rows, for one reading of each tile: with two, a part leaves the ring with the second,
+and the first hides nothing. In-sample: streams of 8 to 32 sampled rows tell it."""
+
 LOOKS_BESIDE_STREAM = 0.75
 """Share of second looks beside which the stream of up to four rows goes on. In-sample: four sampled rows at ranks 256 and 512 tell it."""
 
@@ -296,7 +300,8 @@ def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Num
     Up to four rows the ring fills during the rest of the step (`serial_us`), as far as it is long, but not during what a recurrent head adds, since it is full
     by then; and the stream goes on beside the products of its tiles and second looks. Slots of more greedy rows take their turns, each the longer of
     transfer and work.
-    Warpgroups, and warps that evaluate noise, have the stream before or after their work, but for what comes from beyond L2.
+    Warpgroups, and warps of sampled rows, have the stream before or after their work, but for what comes from beyond L2; beside noise a share of the rest
+    runs on, too, and each part of a tile is waited for.
     """
     kernel, sizes = case.words.kernel, case.sizes
     reads = 1 if kernel.grouped else rounded_up(case.quads, QUADS_TOGETHER)
@@ -314,7 +319,8 @@ def _streamed_tiles(values: Mapping[str, float], case: FusedCase, serial_us: Num
         left_us = terms.after_work_us(left_us, total_us(work), case.beyond_l2)
         if kernel.sampling:
             parts = slots * terms.tile_parts(sizes.rank, case.words.precision) * reads
-            work, left_us = [*work, {"products": us_from_cycles(parts * terms.WARP_PART_CYCLES, case.clock_mhz)}], left_us * (1 - terms.SAMPLED_STREAM_HIDDEN / reads)
+            work = [*work, {"products": us_from_cycles(parts * terms.WARP_PART_CYCLES, case.clock_mhz)}]
+            left_us = left_us * (1 - SAMPLED_STREAM_HIDDEN / reads)
         return [*work, {"stream": left_us}]
     turns = larger(slots, 1)
     one_us = terms.slot_in_turn_us((terms.stream_us(case.streamed_bytes, rate, 1.0) + logits_us) / turns, total_us(work) / turns, reads)

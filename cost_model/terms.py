@@ -193,6 +193,10 @@ PART_K_STEPS = 4
 PART_CYCLES = 70
 """A warpgroup's part of a tile: fragments from shared memory (30), and products that are waited for before the next part (40). Derived."""
 
+WARP_PART_CYCLES = 160
+"""A part of a streamed tile that a warp of sampled rows multiplies with up to four quads: fragments from shared memory (30), four products that wait for one
+another (24 each: Luo et al. 2024), the wait for the part's copies (34). Derived."""
+
 
 def tile_parts(rank: Number, precision: str) -> Number:
     """Entries of the ring that a tile takes: its k-steps (32 elements of int8, 16 of bf16) / 4, or one."""
@@ -289,15 +293,6 @@ def exchange_us(one_word_us: Number, rows_together: Number, growth: Number, crow
 def led_rows_us(led_rows: Number, row_us: Number) -> Number:
     """Further batch rows of a warp that exchanges words: (rows a leader - 1) × time of one. Words, winners and latents go one after the other."""
     return (led_rows - 1) * row_us
-
-
-WARP_PART_CYCLES = 160
-"""A part of a streamed tile that a warp of sampled rows multiplies with up to four quads: fragments from shared memory (30), four products that wait for one
-another (24 each: Luo et al. 2024), the wait for the part's copies (34). Derived."""
-
-SAMPLED_STREAM_HIDDEN = 0.5
-"""Share of what their stream leaves that runs on beside the noise of sampled rows, for one reading of each tile: with two, a part leaves the ring with the second,
-and the first hides nothing. In-sample: streams of 8 to 32 sampled rows tell it."""
 
 
 def tile_rest_us(readings: Number, rest_us: Number) -> Number:

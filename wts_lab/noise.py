@@ -33,7 +33,7 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio and sqrt(3) - 1, as the paper has them
 WORD_MASK = 0xFFFFFFFF
 LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
-"""The smallest normal fp32 number: below it, 1 / T is infinite, and the kernel's bounds of noise tell nothing."""
+"""The smallest normal fp32 number: of less the hardware's reciprocal is infinite, and the kernel's bounds of noise tell nothing."""
 CHUNK_WORDS = 1 << 22  # at a time: bounds the int64 temporaries to some 100 MiB
 
 
